@@ -13,7 +13,7 @@ python exp.py export with my_runs/1/config.json checkpoint.path=run:1 export.pat
 Its parts, settings and commands are in `experiments/supervised.py`; each part is a file in `ingredients/`.
 """
 
-from experiments import Experiment, supervised
+from sacristan.experiments import Experiment, supervised
 
 ex = Experiment("exp", ingredients=supervised.ingredients())
 supervised.compose(ex)

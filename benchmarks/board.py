@@ -42,9 +42,9 @@ from query_data import METRICS
 from query_mongo import add_long_metric as add_long_metric_there
 from query_mongo import fill
 
-from observers.mongo.layout import Collections, make_run_indexes
-from observers.record.points.points import POINT
-from runs.work.mongod import Mongod
+from sacristan.observers.mongo.layout import Collections, make_run_indexes
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent
 OMNIBOARD = "omniboard@2.16.1"
@@ -70,7 +70,7 @@ DRAW = """async ([url]) => {
 @contextlib.contextmanager
 def served(store):
     """Serve a store by the board; give its address and its process."""
-    command = [sys.executable, "-m", "runs", "--store", store, "board", "--port", "0", "--no-open"]
+    command = [sys.executable, "-m", "sacristan", "--store", store, "board", "--port", "0", "--no-open"]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         try:
             is_there = select.select([process.stdout], [], [], LIMIT_S)[0]

@@ -36,17 +36,17 @@ warnings.filterwarnings("ignore")  # Sacred's import says that pkg_resources is 
 
 from loop_overhead import BATCH, SAMPLES, by_hand_selecting, make_parts
 
-from experiments import Experiment
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.training.loop import fit
-from experiments.training.monitor import Monitor
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.observers import FileObserver
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # By the parameters in millions: the width and the layers of an encoder.

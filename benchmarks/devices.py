@@ -36,17 +36,17 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.memory_and_speed import compare
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.training.callbacks import Callback
-from experiments.training.loop import fit
-from ingredients.config.seed import torch_stream
-from ingredients.datasets.batches import Data
-from ingredients.datasets.epochs import TensorBatches
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.ranks.group import current, join, leave
-from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import world_of
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import fit
+from sacristan.ingredients.config.seed import torch_stream
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.epochs import TensorBatches
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.ranks.group import current, join, leave
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import world_of
 
 WIDTH, BATCH, CLASSES = 512, 4096, 10
 OPTIONS = {

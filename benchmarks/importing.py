@@ -1,4 +1,4 @@
-"""Reading other trackers' runs: points a second of `runs import` beside the tracker's own reader, in the same process.
+"""Reading other trackers' runs: points a second of `sacristan import` beside the tracker's own, in one process.
 
     python benchmarks/importing.py [--points 50000] [--rounds 3] [--kinds csv aim ...]
     python benchmarks/importing.py --runs 10000
@@ -33,9 +33,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from runs.stores.opening import open_store
-from runs.transfer.foreign import import_foreign
-from runs.transfer.trackers import reader_for
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.foreign import import_foreign
+from sacristan.runs.transfer.trackers import reader_for
 
 # Writes a run of so many points into a folder; returns what to import, and the tracker's own way to read the points.
 Maker = Callable[[Path, int], tuple[Path, Callable[[], int] | None]]

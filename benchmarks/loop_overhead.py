@@ -1,4 +1,4 @@
-"""Overhead of `experiments.training.loop.fit` over a loop written by hand: microseconds a step, in one run.
+"""Overhead of `sacristan.experiments.training.loop.fit` over a loop written by hand: microseconds a step, in one run.
 
     python benchmarks/loop_overhead.py
 
@@ -28,12 +28,12 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.training.loop import fit
-from ingredients.config.seed import torch_stream
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import DTYPES, MixedPrecision
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.training.loop import fit
+from sacristan.ingredients.config.seed import torch_stream
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import DTYPES, MixedPrecision
 
 SAMPLES, BATCH = 12_800, 64
 

@@ -17,15 +17,15 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import ingredients  # noqa: F401, I001 - before torch, whose threads sleep then while they wait
+from sacristan import ingredients  # noqa: F401, I001 - before torch, whose threads sleep then while they wait
 import torch
 from torch import nn
 
-from ingredients.losses.building import Loss
-from ingredients.models.networks import CNN, ViT
-from ingredients.models.tuned import tune
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.networks import CNN, ViT
+from sacristan.ingredients.models.tuned import tune
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from benchmarks.step_cost import measure, print_costs
 
 

@@ -24,8 +24,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from experiments import Experiment
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 
 
 def run_once(address: str, num_steps: int) -> tuple[float, float, float]:

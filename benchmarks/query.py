@@ -23,15 +23,16 @@ from pathlib import Path
 
 from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, print_heading, run_of, summary_of
 
-import runs
-from runs.query.filters import Question
-from runs.query.index.fields import fields_of, read_documents
-from runs.query.index.index import Index
-from runs.query.index.values import decode
+from sacristan import runs
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.index.fields import fields_of, read_documents
+from sacristan.runs.query.index.index import Index
+from sacristan.runs.query.index.values import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (
-    "from runs.query.filters import Question; from runs.query.index.index import Index; import sys\n"
+    "import sys; from sacristan.runs.query.filters import Question\n"
+    "from sacristan.runs.query.index.index import Index\n"
     "with Index(sys.argv[1]) as index:\n"
     "    index.update()\n"
     f"    rows = index.answer(Question.of(sort='-start_time', limit=50, columns={COLUMNS}))\n"
@@ -130,9 +131,9 @@ def main():
             measure("50 best by a metric under two conditions, warm", lambda: ask(index), 9)
             measure("50 best by a metric, warm", lambda: ask(index, conditions=()), 9)
             measure("50 newest, warm", lambda: ask(index, "-start_time", ()), 9)
-        listed = [sys.executable, "-m", "runs", "ls", "--store", str(folder), "--limit", "50"]
-        measure("python -m runs ls, 50 newest", lambda: run_quietly(listed), 5)
-        measure("python -m runs ls --json, all", lambda: run_quietly([*listed[:-2], "--json"]), 5)
+        listed = [sys.executable, "-m", "sacristan", "ls", "--store", str(folder), "--limit", "50"]
+        measure("sacristan ls, 50 newest", lambda: run_quietly(listed), 5)
+        measure("sacristan ls --json, all", lambda: run_quietly([*listed[:-2], "--json"]), 5)
         command = [sys.executable, "-c", LIST, str(folder)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         measure(

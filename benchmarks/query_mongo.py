@@ -33,10 +33,10 @@ from query_data import (
     summary_of,
 )
 
-import runs
-from observers.mongo.documents import object_id
-from observers.mongo.layout import Collections, make_run_indexes
-from runs.work.mongod import Mongod
+from sacristan import runs
+from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.mongo.layout import Collections, make_run_indexes
+from sacristan.runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = {f"package-{number}": f"{number}.1.0" for number in range(150)}

@@ -33,9 +33,9 @@ import sacred
 from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.record.points.intact_points import read_metrics
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.record.points.intact_points import read_metrics
 
 BEAT_POINTS = 1000
 
@@ -232,8 +232,8 @@ def report_files(top, count, large):
 
 
 def report_mongo(top, count):
-    from runs.errors import ServerError
-    from runs.work.mongod import Mongod
+    from sacristan.runs.errors import ServerError
+    from sacristan.runs.work.mongod import Mongod
 
     try:
         server = Mongod(top / "mongod", 0)

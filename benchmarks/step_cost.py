@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.tables import print_table
-from ingredients.datasets.batches import Data
-from ingredients.datasets.loading import LoaderBatches
-from ingredients.datasets.structure import map_tensors, tensors_of
-from ingredients.inspection.profiling import quiet_profile
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.loading import LoaderBatches
+from sacristan.ingredients.datasets.structure import map_tensors, tensors_of
+from sacristan.ingredients.inspection.profiling import quiet_profile
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["describe_copies", "measure", "measure_validation", "print_costs"]
 

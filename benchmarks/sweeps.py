@@ -30,22 +30,22 @@ from typing import Any
 LAB = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(LAB))
 
-from observers.mongo.destination import Destination
-from runs.rerun.launching import Launch
-from runs.sweeps.agents.agent import Agent
-from runs.sweeps.agents.engines import Engine
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.study import Study
-from runs.work.warm import WarmPython
+from sacristan.observers.mongo.destination import Destination
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.sweeps.agents.agent import Agent
+from sacristan.runs.sweeps.agents.engines import Engine
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.study import Study
+from sacristan.runs.work.warm import WarmPython
 
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options")
 TINY = f"""
 import sys, time
 sys.path.insert(0, {str(LAB)!r})
-from experiments import Experiment
+from sacristan.experiments import Experiment
 
 ex = Experiment("tiny", system_metrics_s=None)
 
@@ -257,8 +257,8 @@ def plain_processes(number: int, trials: int) -> float:
 
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
-    from runs.sweeps.agents.supervising import supervise
-    from runs.work.sharing import divided_threads
+    from sacristan.runs.sweeps.agents.supervising import supervise
+    from sacristan.runs.work.sharing import divided_threads
 
     with laboratory() as folder:
         place = Place(folder / "my_runs")
@@ -376,7 +376,7 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         url = None
         if {"overhead", "scale"} & set(options.parts):
-            from runs.work.mongod import Mongod
+            from sacristan.runs.work.mongod import Mongod
 
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=Path.home())))
             url = stack.enter_context(Mongod(folder)).url

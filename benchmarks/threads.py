@@ -31,7 +31,7 @@ def measure(num_threads: int, num_steps: int) -> dict[str, tuple[float, float]]:
     import torch
     from torch import nn
 
-    from ingredients.models.networks import CNN, MLP, ViT
+    from sacristan.ingredients.models.networks import CNN, MLP, ViT
 
     if num_threads:
         torch.set_num_threads(num_threads)

@@ -46,13 +46,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.training.loop import fit
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.losses.building import Loss
-from ingredients.models.gpt import GPT
-from ingredients.models.networks import CNN, MLP, ViT
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.training.loop import fit
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.gpt import GPT
+from sacristan.ingredients.models.networks import CNN, MLP, ViT
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 VOCABULARY, CONTEXT = 96, 64
 
@@ -194,7 +194,7 @@ def task_of(parts):
     """Return the loss as `fit` takes it: of classes, or of a task with targets of its own kind."""
     if not isinstance(parts.criterion, TokenLoss):
         return Loss(parts.criterion, "classes", 10)
-    from experiments.training.trainer import Task
+    from sacristan.experiments.training.trainer import Task
 
     class NextToken(Task):
         def loss(self, model, batch):

@@ -25,8 +25,8 @@ BATCH = 64
 START = """
 import sys, time
 wall, cpu = time.perf_counter(), time.process_time()
-from ingredients.data import ingredient, load
-from configs import Map
+from sacristan.ingredients.data import ingredient, load
+from sacristan.configs import Map
 config = {**ingredient.configurations[0](), "name": "image_folder", "path": sys.argv[1]}
 load(Map(config), 0)
 print(time.perf_counter() - wall, time.process_time() - cpu)
@@ -91,12 +91,12 @@ def read(batches: Any) -> tuple[int, float, float]:
 
 def report_reading(folder: Path, num_workers: int, turns: int) -> None:
     """Print samples a second of both, and the ratio."""
-    from configs import Map
-    from ingredients.data import ingredient, load  # before torch, whose threads it lets sleep
+    from sacristan.configs import Map
+    from sacristan.ingredients.data import ingredient, load  # before torch, whose threads it lets sleep
 
     import torch  # isort: skip
 
-    from ingredients.datasets.batches import make_batches
+    from sacristan.ingredients.datasets.batches import make_batches
 
     config = {**ingredient.configurations[0](), "name": "image_folder", "path": str(folder), "num_workers": num_workers}
     prepared = load(Map(config), 0)

@@ -6,12 +6,13 @@ are recipes for `python exp.py with configs/<recipe>.yaml`.
 
 import sys
 
-from configs.packages import check_packages
+if "." not in __name__:  # imported by its old name, from a checkout
+    from sacristan.old_names import forward
 
-check_packages()
+    forward(__name__)
 
-from configs.map import FrozenList, Map, MutableMap, freeze, to_plain
-from configs.sending import send_maps_as_maps
+from sacristan.configs.map import FrozenList, Map, MutableMap, freeze, to_plain
+from sacristan.configs.sending import send_maps_as_maps
 
 if "multiprocessing.reduction" in sys.modules:  # as in a process that was spawned
     send_maps_as_maps(sys.modules["multiprocessing.reduction"])

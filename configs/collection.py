@@ -10,7 +10,7 @@ _is_paused = False
 
 
 def pause() -> None:
-    """Collect no garbage until `resume`, unless somebody has switched collection off already."""
+    """Stop garbage collection until `resume`, unless it is switched off already."""
     global _is_paused
     if gc.isenabled():
         gc.disable()

@@ -25,8 +25,8 @@ from typing import Any
 
 import wrapt
 
-from configs.map import FrozenList, Map, MutableMap, is_group
-from configs.sending import send_maps_as_maps
+from sacristan.configs.map import FrozenList, Map, MutableMap, is_group
+from sacristan.configs.sending import send_maps_as_maps
 
 __all__ = ["import_sacred"]
 
@@ -43,7 +43,7 @@ def import_sacred() -> None:
 
 @functools.cache
 def _register_hooks() -> None:
-    """Let other packages write, send and load configs, once, whoever imported Sacred first."""
+    """Register, once, how other packages write, send and load configs, even if Sacred was imported before."""
     for module in ("sacred.utils", "sacred.initialize"):
         wrapt.register_post_import_hook(_keep_keys, module)
     wrapt.register_post_import_hook(_write_maps_as_dicts, "yaml")
@@ -53,7 +53,7 @@ def _register_hooks() -> None:
 
 @contextlib.contextmanager
 def _find_loader_given() -> Iterator[None]:
-    """Let `pkgutil.find_loader`, with which Sacred looks for optional packages, be `importlib.util.find_spec`."""
+    """Replace `pkgutil.find_loader`, with which Sacred looks for optional packages, by `importlib.util.find_spec`."""
     given = vars(pkgutil).get("find_loader")
     pkgutil.find_loader = importlib.util.find_spec  # type: ignore[assignment]  # Sacred compares what it returns with None
     try:
@@ -138,7 +138,7 @@ class _PkgResources(ModuleType):
 
 @contextlib.contextmanager
 def _pkg_resources_given() -> Iterator[None]:
-    """Let imports of `pkg_resources` give a stand-in meanwhile, unless it is imported already."""
+    """Replace `pkg_resources` by a stand-in during the block, unless it is imported already."""
     if "pkg_resources" in sys.modules:
         yield
         return
@@ -151,7 +151,7 @@ def _pkg_resources_given() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _pandas_put_off() -> Iterator[None]:
-    """Let imports of pandas fail meanwhile, as if it were not installed; later ones catch up."""
+    """Make imports of pandas fail during the block, as if it were not installed; later ones catch up."""
     # Sacred's TinyDB observer makes classes from it at once, and must have it.
     if {"sacred", "pandas"} & sys.modules.keys() or importlib.util.find_spec("tinydb") is not None:
         yield

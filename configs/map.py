@@ -18,11 +18,22 @@ what a pickle of it holds; processes that Python's `multiprocessing` starts get 
 from __future__ import annotations
 
 import copy
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
-__all__ = ["FrozenList", "Map", "MutableMap", "alternatives", "freeze", "is_group", "to_plain"]
+from sacristan.configs.nearest import word_suggestion
+
+__all__ = [
+    "FrozenList",
+    "Map",
+    "MutableMap",
+    "abbreviated",
+    "flattened",
+    "freeze",
+    "is_group",
+    "to_plain",
+    "value_at",
+]
 
 
 def freeze(value: Any) -> Any:
@@ -63,11 +74,35 @@ def is_group(value: Any) -> bool:
     """Tell whether a value of a config is a group of entries with dotted names.
 
     A dict with a key that is no text, such as class weights `{0: 1.0, 1: 2.5}`, is a single value.
-
-    Args:
-        value: The value.
     """
     return isinstance(value, Mapping) and bool(value) and all(isinstance(key, str) for key in value)
+
+
+def _has_entries(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def flattened(
+    values: Mapping[Any, Any], prefix: str = "", separator: str = ".", opens: Callable[[Any], bool] = _has_entries
+) -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested mappings by their joined names, in order.
+
+    `opens` tells which values are flattened further, by default mappings that have entries.
+    """
+    for key, value in values.items():
+        if opens(value):
+            yield from flattened(value, f"{prefix}{key}{separator}", separator, opens)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def value_at(values: Any, name: str) -> Any:
+    """Return the value at a dotted name, or None; keys that contain dots are not found."""
+    for key in name.split("."):
+        if not isinstance(values, Mapping):
+            return None
+        values = values.get(key)
+    return values
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
@@ -106,13 +141,10 @@ class FrozenList(list):
         return copy.deepcopy(to_plain(self), memo)
 
 
-def alternatives(names: Sequence[str]) -> str:
-    """Return names as a choice, such as `a, b or c`.
-
-    Args:
-        names: The names.
-    """
-    return " or ".join(", ".join(names).rsplit(", ", 1))
+def abbreviated(names: Iterable[Any], most: int = 10, more: str = ", ...") -> str:
+    """Return the first names joined by commas, and `more`, with their number for its `{}`, instead of the others."""
+    texts = [str(name) for name in names]
+    return ", ".join(texts[:most]) + (more.format(len(texts) - most) if len(texts) > most else "")
 
 
 class _Dotted(dict):
@@ -128,8 +160,7 @@ class _Dotted(dict):
         if name.startswith("__"):
             raise AttributeError(name)
         keys = [key for key in self if isinstance(key, str)]
-        near = difflib.get_close_matches(name, keys, n=3)
-        hint = f"did you mean {alternatives(near)}?" if near else f"it has: {', '.join(keys) or 'nothing'}"
+        hint = word_suggestion(name, keys, f"it has: {', '.join(keys) or 'nothing'}", most=3)
         raise AttributeError(f"the config has no entry {name!r} here; {hint}", name=name, obj=self)
 
     def __dir__(self) -> list[str]:

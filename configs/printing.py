@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from configs.standard_streams import hold_standard_descriptors
+from sacristan.configs.standard_streams import hold_standard_descriptors
 
 __all__ = ["OutputError", "checked_output"]
 
@@ -28,7 +28,7 @@ class OutputError(Exception):
         self.code = code
 
     def tell(self) -> None:
-        """Print the error to stderr; that a reader has seen enough, as in `print_config | head`, is none."""
+        """Print the error to stderr, unless the reader just stopped reading, as in `print_config | head`."""
         with contextlib.suppress(OSError):  # it is full as well
             if self.code == 74 and sys.stderr is not None:
                 sys.stderr.write(f"error: {self}\n")
@@ -39,9 +39,6 @@ def checked_output() -> Iterator[None]:
     """Check that everything printed in the block reaches standard output; a closed stderr is replaced meanwhile.
 
     After the first failure nothing more is written, and the block ends with that failure, even if it was caught inside.
-
-    Raises:
-        OutputError: If standard output is full, closed, or fails otherwise, or its reader is gone.
     """
     stdout, stderr = sys.stdout, sys.stderr
     raw = _raw(stdout)

@@ -12,13 +12,9 @@ _PATTERNS = ("*.yaml", "*.csv")
 
 
 def find_file(path: str | Path) -> Path:
-    """Return the path of a file, or of the lab's own one where the working folder has none of that name.
+    """Return the path of a file, or of the lab's own one if the working folder has none of that name.
 
-    Args:
-        path: The path as typed. Only one below `configs/`, such as `configs/digits_mlp.yaml`, can be the lab's.
-
-    Returns:
-        The absolute path of the lab's file, or `path` unchanged.
+    Only a path below `configs/`, such as `configs/digits_mlp.yaml`, can be the lab's; any other is returned unchanged.
     """
     path = Path(path)
     own = _own_folder(path.parent)
@@ -27,21 +23,13 @@ def find_file(path: str | Path) -> Path:
 
 
 def typed_name(path: str | Path) -> str:
-    """Return the name that `find_file` finds a file of the lab by, or any other path unchanged.
-
-    Args:
-        path: The path of the file.
-    """
+    """Return the name that `find_file` finds a file of the lab by, or any other path unchanged."""
     is_own = Path(path).is_absolute() and Path(path).is_relative_to(_FOLDER)
     return str(Path(_FOLDER.name, Path(path).relative_to(_FOLDER))) if is_own else str(path)
 
 
 def names_beside(path: str | Path) -> list[str]:
-    """Return the names of the files, the lab's among them, that could be meant by the name of a path.
-
-    Args:
-        path: The path as typed.
-    """
+    """Return the names of the files, the lab's among them, that could be meant by the name of a path."""
     folder = Path(path).parent
     own = _own_folder(folder)
     return sorted({found.name for found in folder.glob("*.*")}.union(_own_names(own) if own else ()))

@@ -29,11 +29,7 @@ def job_id() -> str | None:
 def requeue(ask: Callable[[], None] | None = None) -> str:
     """Have Slurm queue this job again, unless the job was cancelled: Slurm would start that again, too.
 
-    Args:
-        ask: Asks Slurm for it; by default `scontrol requeue` does.
-
-    Returns:
-        Why the job is not queued again; empty if it is.
+    Returns why the job is not queued again; empty if it is.
     """
     job = job_id()
     if job is None:

@@ -9,7 +9,7 @@ __all__ = ["hold_standard_descriptors", "open_standard_streams"]
 
 
 def hold_standard_descriptors() -> None:
-    """Open the null device on what the process lacks of the descriptors 0 to 2; what writes to them gets an error.
+    """Open the null device for reading on each missing descriptor from 0 to 2; writes to it fail.
 
     Without that, the next file that is opened gets the descriptor to which output goes.
     """
@@ -22,7 +22,7 @@ def hold_standard_descriptors() -> None:
 
 
 def open_standard_streams() -> None:
-    """Give the process what it lacks of stdin, stdout and stderr, without anything to read, or anybody who reads."""
+    """Replace missing stdin, stdout and stderr by the null device."""
     hold_standard_descriptors()
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

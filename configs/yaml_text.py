@@ -18,11 +18,7 @@ _FLOAT_RESOLVER = ("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
 def load_json(text: str) -> Any:
-    """Return the value that a text of JSON holds.
-
-    Raises:
-        ValueError: If it is not valid, or a key stands twice in an object.
-    """
+    """Return the value of a JSON text; raise ValueError if it is invalid, or a key occurs twice in an object."""
     return json.loads(text, object_pairs_hook=_without_doubles)
 
 
@@ -35,10 +31,9 @@ def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_yaml(text: str) -> Any:
-    """Return the value that a text of YAML holds.
+    """Return the value of a YAML text.
 
-    Raises:
-        yaml.YAMLError: If it is not valid, a key stands twice in a mapping, or a number would surprise: 010, 1:30.
+    Raises yaml.YAMLError if it is invalid, a key occurs twice in a mapping, or a number would surprise: 010, 1:30.
     """
     import yaml
 

@@ -18,11 +18,12 @@ sys.path.insert(0, str(ROOT))
 API = ROOT / "docs" / "api"
 # The packages whose `__all__` is public, each with its purpose.
 PACKAGES = {
-    "experiments": "compose experiments and train",
-    "ingredients": "the parts of an experiment, and what they build",
-    "observers": "record runs; media and artifacts",
-    "runs": "find, read, compare, resume and reproduce past runs",
-    "configs": "configs as captured functions receive them",
+    "sacristan.experiments": "compose experiments and train",
+    "sacristan.ingredients": "the parts of an experiment, and what they build",
+    "sacristan.observers": "record runs; media and artifacts",
+    "sacristan.runs": "find, read, compare, resume and reproduce past runs",
+    "sacristan.configs": "configs as captured functions receive them",
+    "sacristan": "what is used most",
 }
 
 project = "Sacristan"
@@ -49,8 +50,8 @@ suppress_warnings = ["ref.python", "misc.highlighting_failure"]
 
 def write_api_pages(app: Any) -> None:
     """Write a page for each public name, one for each package that lists them, and one of the keys of JSON."""
-    from runs.commands import schemas
-    from runs.documents.reference import reference_page
+    from sacristan.runs.commands import schemas
+    from sacristan.runs.documents.reference import reference_page
 
     API.mkdir(exist_ok=True)
     pages: dict[Path, str] = {}
@@ -89,7 +90,7 @@ def api_directive(package: str, name: str, exported: Any) -> str:
 
 def has_page(base: type) -> bool:
     """Tell whether a base of a class has a page, here or elsewhere, so that the class need not repeat its members."""
-    package = base.__module__.partition(".")[0]
+    package = ".".join(base.__module__.split(".")[:2])
     return package not in PACKAGES or base.__name__ in importlib.import_module(package).__all__
 
 

@@ -1,6 +1,6 @@
 """Experiments: the strict, Map-injecting `Experiment`, the training loop, and the report at the end of a run.
 
-    from experiments import Experiment, loop
+    from sacristan.experiments import Experiment, loop
 
 The rest, such as `loop` (`fit`, `evaluate`, `predict`) and `results`, imports torch, and is loaded when it is first
 asked for, so that `print_config` starts without it.
@@ -9,22 +9,21 @@ asked for, so that `print_config` starts without it.
 from __future__ import annotations
 
 import importlib
-import runpy
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
-    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
+if "." not in __name__:  # imported by its old name, from a checkout
+    from sacristan.old_names import forward
 
-from configs import collection
+    forward(__name__)
+
+from sacristan.configs import collection
 
 collection.pause()
 try:
-    import ingredients  # noqa: F401 - first, because it imports sacred without its warning
-    from experiments.experiment import Experiment
-    from experiments.running.lab_run import LabRun
-    from experiments.running.signals import Terminated
+    from sacristan import ingredients  # noqa: F401 - first, because it imports sacred without its warning
+    from sacristan.experiments.experiment import Experiment
+    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running.signals import Terminated
 finally:
     collection.resume()
 
@@ -50,31 +49,31 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from experiments.training import inspection, loop, results
-    from experiments.training.callbacks import Callback
-    from experiments.training.cases import cases_table
-    from experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
-    from experiments.training.meters import RunningMetrics
-    from experiments.training.monitor import Monitor
-    from experiments.training.tasks import Supervised
-    from experiments.training.trainer import Task, Trainer
+    from sacristan.experiments.training import inspection, loop, results
+    from sacristan.experiments.training.callbacks import Callback
+    from sacristan.experiments.training.cases import cases_table
+    from sacristan.experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
+    from sacristan.experiments.training.meters import RunningMetrics
+    from sacristan.experiments.training.monitor import Monitor
+    from sacristan.experiments.training.tasks import Supervised
+    from sacristan.experiments.training.trainer import Task, Trainer
 else:
     _NAMES = {
-        "experiments.training.callbacks": "Callback",
-        "experiments.training.cases": "cases_table",
-        "experiments.training.loop": "FitResult evaluate fit predict steps_per_epoch",
-        "experiments.training.meters": "RunningMetrics",
-        "experiments.training.monitor": "Monitor",
-        "experiments.training.tasks": "Supervised",
-        "experiments.training.trainer": "Task Trainer",
+        "sacristan.experiments.training.callbacks": "Callback",
+        "sacristan.experiments.training.cases": "cases_table",
+        "sacristan.experiments.training.loop": "FitResult evaluate fit predict steps_per_epoch",
+        "sacristan.experiments.training.meters": "RunningMetrics",
+        "sacristan.experiments.training.monitor": "Monitor",
+        "sacristan.experiments.training.tasks": "Supervised",
+        "sacristan.experiments.training.trainer": "Task Trainer",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         if name in ("inspection", "loop", "results"):
-            return importlib.import_module(f"experiments.training.{name}")
+            return importlib.import_module(f"sacristan.experiments.training.{name}")
         if name not in _HOMES:
-            raise AttributeError(f"module 'experiments' has no attribute {name!r}")
+            raise AttributeError(f"module 'sacristan.experiments' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)
 
     def __dir__() -> list[str]:

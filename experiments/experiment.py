@@ -15,24 +15,24 @@ from sacred import commands as sacred_commands
 from sacred import experiment as sacred_experiment
 from sacred.dependencies import gather_sources_and_dependencies
 
-from configs import collection
-from configs.printing import OutputError, checked_output
-from configs.shipped import find_file
-from configs.standard_streams import open_standard_streams
-from experiments.running import commands
-from experiments.running.command_line import check_command_line, settings_in, split_shown_words
-from experiments.running.failures import ending_of
-from experiments.running.lab_run import LabRun
-from experiments.running.launching import Launcher
-from experiments.running.main_file import MainFile
-from experiments.running.next_steps import show_next_steps
-from experiments.running.one_run import only_run
-from ingredients.config.construct import suggested
-from ingredients.config.entry_types import typed
-from ingredients.config.files import guard_sacred
-from ingredients.config.ingredient import LabFunctions, look_once_at_sources
-from ingredients.errors import ConfigError, LabError
-from observers.options import anonymous_option, environment_option, reads_option, tensorboard_option
+from sacristan.configs import collection
+from sacristan.configs.nearest import suggestion
+from sacristan.configs.printing import OutputError, checked_output
+from sacristan.configs.shipped import find_file
+from sacristan.configs.standard_streams import open_standard_streams
+from sacristan.experiments.running import commands
+from sacristan.experiments.running.command_line import check_command_line, settings_in, split_shown_words
+from sacristan.experiments.running.failures import ending_of
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running.launching import Launcher
+from sacristan.experiments.running.main_file import MainFile
+from sacristan.experiments.running.next_steps import show_next_steps
+from sacristan.experiments.running.one_run import only_run
+from sacristan.ingredients.config.entry_types import typed
+from sacristan.ingredients.config.files import guard_sacred
+from sacristan.ingredients.config.ingredient import LabFunctions, look_once_at_sources
+from sacristan.ingredients.errors import ConfigError, LabError
+from sacristan.observers.options import anonymous_option, environment_option, reads_option, tensorboard_option
 
 __all__ = ["Experiment"]
 
@@ -64,7 +64,7 @@ class Experiment(LabFunctions, sacred.Experiment):
 
     Captured functions, commands and hooks receive `_config` and every dict of the config as a `configs.Map`, and
     `_run` as a `LabRun`. `config`, `named_config`, `capture`, `command`, `main`, `automain` and the hooks are Sacred's;
-    `ingredients.config.scope` describes what a config scope may contain.
+    `sacristan.ingredients.config.scope` describes what a config scope may contain.
 
     On the command line, errors of the lab (`LabError`) print one message and exit with code 1. Ctrl-C exits with 130,
     SIGTERM with 143, and any signal with 75 if the training has saved its state and can be resumed. A trial that its
@@ -262,7 +262,7 @@ class Experiment(LabFunctions, sacred.Experiment):
         if cmd_name is None or cmd_name in known:
             return super()._check_command(cmd_name)
         self._check_needs(cmd_name)
-        hint = suggested(cmd_name, known)
+        hint = suggestion(cmd_name, known)
         if cmd_name in dict(self.gather_named_configs()) or find_file(cmd_name).is_file():
             hint = f"to use it as a config, write with {cmd_name}"
         shown = cmd_name if cmd_name.isprintable() else repr(cmd_name)  # of a record, it may be anything

@@ -1,10 +1,10 @@
 """Learn from few examples: start from a network that was trained on many others.
 
-python -m experiments.finetune with configs/finetune.yaml printed                   learn printed digits
-python -m experiments.finetune with configs/finetune.yaml model.weights=run:1       then 200 handwritten ones
-python -m experiments.finetune with configs/finetune.yaml                           or those from scratch, to compare
-python -m runs compare --by model.weights --over seed --metric info.test.accuracy --where data.name=digits
-python -m experiments.finetune evaluate with my_runs/2/config.json checkpoint.path=my_runs/2/checkpoints/best.pt
+sacristan finetune with configs/finetune.yaml printed                   learn printed digits
+sacristan finetune with configs/finetune.yaml model.weights=run:1       then 200 handwritten ones
+sacristan finetune with configs/finetune.yaml                           or those from scratch, to compare
+sacristan compare --by model.weights --over seed --metric info.test.accuracy --where data.name=digits
+sacristan finetune evaluate with my_runs/2/config.json checkpoint.path=my_runs/2/checkpoints/best.pt
 
 The printed digits are drawn from fonts that come with matplotlib (extra `plot`), bent and slanted; none is handwritten.
 `model.strict=False` accepts another number of classes; `model.freeze` and `optimizer.layer_decay` keep the network
@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import supervised
-from experiments.experiment import Experiment
-from ingredients.config.construct import require
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
+from sacristan.ingredients.config.construct import require
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,7 +48,12 @@ def usual() -> None:
 @ex.named_config
 def printed() -> None:
     """Thousands of printed digits, to train on first."""
-    data = {"name": "experiments.finetune:printed_digits", "val_fraction": 0.1, "test_fraction": 0.1, "batch_size": 64}
+    data = {
+        "name": "sacristan.experiments.finetune:printed_digits",
+        "val_fraction": 0.1,
+        "test_fraction": 0.1,
+        "batch_size": 64,
+    }
     epochs = 10
 
 
@@ -64,19 +69,13 @@ ex.always("usual")
 
 
 def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of printed digits of several fonts, each randomly rotated, slanted, stretched and bent.
+    """Return images of printed digits in several fonts, each randomly rotated, slanted, stretched and bent.
 
-    Args:
-        num: Images.
-        size: Height and width, pixels.
-        seed: Seed of the digits, their fonts and their changes.
-
-    Returns:
-        Images (num, 1, size, size) from 0 to 1, and digits (num,).
+    Images are (num, 1, size, size) from 0 to 1, digits (num,).
     """
     import numpy as np
 
-    outline = require("matplotlib.path", "plot", "data.name=experiments.finetune:printed_digits").Path
+    outline = require("matplotlib.path", "plot", "data.name=sacristan.experiments.finetune:printed_digits").Path
     outlines = [[_outlines(font, str(digit)) for digit in range(10)] for font in _FONTS]
     random = np.random.default_rng(seed)
     points = (np.indices((size * _BLOCK, size * _BLOCK)).reshape(2, -1).T[:, ::-1] + 0.5) / (size * _BLOCK)
@@ -92,7 +91,7 @@ def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.nd
 
 
 def _outlines(font: str, text: str) -> list[np.ndarray]:
-    """Return the closed curves (points, 2) of a text in a font that comes with matplotlib."""
+    """Return the outlines (points, 2) of a text in a font of matplotlib."""
     import matplotlib
     import numpy as np
     from matplotlib.font_manager import FontProperties
@@ -104,7 +103,7 @@ def _outlines(font: str, text: str) -> list[np.ndarray]:
 
 
 def _bent(curves: Sequence[np.ndarray], random: np.random.Generator) -> list[np.ndarray]:
-    """Return randomly changed curves, scaled to fill a square from 0 to 1 in height or width."""
+    """Return randomly deformed outlines, scaled to fill a square from 0 to 1 in height or width."""
     import numpy as np
 
     angle, slant = random.uniform(-0.26, 0.26), random.uniform(-0.35, 0.35)

@@ -1,8 +1,8 @@
 """Train a GAN on images: a generator, and a critic that tells its images from the data.
 
-python -m experiments.gan with configs/gan.yaml
-python -m experiments.gan with fast data.path=my_images.npz
-python -m experiments.gan sample with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+sacristan gan with configs/gan.yaml
+sacristan gan with fast data.path=my_images.npz
+sacristan gan sample with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 
 A Wasserstein GAN with gradient penalty: Gulrajani et al., https://arxiv.org/abs/1704.00028. Its validation loss, and
 the result, is the Frechet distance between generated images and the data, as normal distributions of pixels; 0 means
@@ -16,11 +16,11 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from configs import Map
-from experiments import supervised
-from experiments.experiment import Experiment
-from experiments.running.lab_run import LabRun
-from ingredients import (
+from sacristan.configs import Map
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.ingredients import (
     ConfigError,
     DataError,
     Ingredient,
@@ -33,16 +33,16 @@ from ingredients import (
     sweep,
     training,
 )
-from observers import Image
+from sacristan.observers import Image
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from experiments.training.callbacks import Callback
-    from experiments.training.trainer import Task
-    from ingredients.datasets.fitted import Preparation
-    from ingredients.ranks.group import Ranks
+    from sacristan.experiments.training.callbacks import Callback
+    from sacristan.experiments.training.trainer import Task
+    from sacristan.ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.ranks.group import Ranks
 
 __all__ = ["ex", "gan"]
 
@@ -107,7 +107,7 @@ def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleD
     """
     from torch import nn
 
-    from ingredients import global_stream
+    from sacristan.ingredients import global_stream
 
     def layers(*sizes: int) -> list[nn.Module]:
         modules: list[nn.Module] = []
@@ -132,8 +132,8 @@ def summary(_config: Map, _run: Any) -> None:
     """Show per layer of both networks output shape, parameters, operations and memory, and the totals."""
     import torch
 
-    from ingredients.model import print_summary
-    from ingredients.models.summarizing import summarize
+    from sacristan.ingredients.model import print_summary
+    from sacristan.ingredients.models.summarizing import summarize
 
     seed = _run.config["seed"]
     shape = data.make_data(seed, torch.device("cpu")).input_shape
@@ -162,7 +162,7 @@ def make_task(_config: Map) -> Task:
     """Return the task: several steps of the critic, one of the generator."""
     import torch
 
-    from experiments.training.trainer import Task, Trainer
+    from sacristan.experiments.training.trainer import Task, Trainer
 
     class Adversarial(Task):
         """Batches are (images, labels); labels are ignored."""
@@ -249,16 +249,15 @@ class Frechet:
 
 
 def make_callback(run: LabRun) -> Callback:
-    """Return the callback that logs a picture of generated images after each validation, as `samples`.
+    """Return the callback that logs generated images as `samples` after each validation.
 
-    Args:
-        run: The run. The noise is the same each time, so pictures show the progress of the same images.
+    The noise is the same each time, so pictures show the progress of the same images.
     """
     import torch
 
-    from experiments.training.callbacks import Callback
-    from experiments.training.trainer import Trainer
-    from ingredients import global_stream
+    from sacristan.experiments.training.callbacks import Callback
+    from sacristan.experiments.training.trainer import Trainer
+    from sacristan.ingredients import global_stream
 
     class Samples(Callback):
         @torch.no_grad()
@@ -272,14 +271,7 @@ def make_callback(run: LabRun) -> Callback:
 
 
 def picture(generator: nn.Module, where: torch.device, prepared: Preparation | None, side: int = 8) -> Image:
-    """Return generated images as one picture.
-
-    Args:
-        generator: From noise to images.
-        where: The device of the generator.
-        prepared: The preparation of the data, whose normalisation is undone.
-        side: Images in a row, and in a column.
-    """
+    """Return side x side generated images as one picture, without the normalisation of the data."""
     import torch
 
     with torch.no_grad():
@@ -291,14 +283,7 @@ def picture(generator: nn.Module, where: torch.device, prepared: Preparation | N
 
 
 def check_images(shape: tuple[int, ...]) -> None:
-    """Check that inputs are images.
-
-    Args:
-        shape: Shape of an input.
-
-    Raises:
-        DataError: If they are not of 1 or 3 channels, height and width.
-    """
+    """Check that inputs are images: 1 or 3 channels, height and width."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise DataError(f"data: got inputs of shape {shape}, expected images (1 or 3, height, width)")
 
@@ -306,7 +291,7 @@ def check_images(shape: tuple[int, ...]) -> None:
 @ex.command
 def sample(_config: Map, _run: LabRun, seed: int) -> None:
     """Record a picture of images from the generator of a checkpoint (checkpoint.path=...)."""
-    from ingredients import global_stream
+    from sacristan.ingredients import global_stream
 
     where = device.make_device(seed)
     preparation = checkpoint.load_preparation()
@@ -319,7 +304,7 @@ def sample(_config: Map, _run: LabRun, seed: int) -> None:
 @ex.automain
 def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     """Train, and return the distance of the best epoch to the test part."""
-    from experiments import loop, results
+    from sacristan.experiments import loop, results
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))

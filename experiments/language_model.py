@@ -1,9 +1,9 @@
 """Train a small GPT on text, byte by byte, and generate text.
 
-python -m experiments.language_model with configs/language_model.yaml
-python -m experiments.language_model with fast text.path=my_novel.txt
-python -m experiments.language_model generate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
-python -m experiments.language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
+sacristan language_model with configs/language_model.yaml
+sacristan language_model with fast text.path=my_novel.txt
+sacristan language_model generate with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+sacristan language_model generate with ... sample.prompt='The "for" statement' sample.temperature=0.5
 
 The text is the language reference that comes with Python, or your own files. The result is bits per character of the
 test part, as an ideal compressor with this model would need. The perplexity is that of bytes.
@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from configs import Map
-from experiments import supervised
-from experiments.experiment import Experiment
-from experiments.running.lab_run import LabRun
-from ingredients import (
+from sacristan.configs import Map
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.ingredients import (
     ConfigError,
     Ingredient,
     ModelError,
@@ -31,17 +31,17 @@ from ingredients import (
     sweep,
     training,
 )
-from ingredients.data import refuse_other_data
-from observers import Text
+from sacristan.ingredients.data import refuse_other_data
+from sacristan.observers import Text
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from experiments.training.trainer import Task
-    from ingredients import Data
-    from ingredients.datasets.splitting import Split
-    from ingredients.models.gpt import GPT
+    from sacristan.experiments.training.trainer import Task
+    from sacristan.ingredients import Data
+    from sacristan.ingredients.datasets.splitting import Split
+    from sacristan.ingredients.models.gpt import GPT
 
 __all__ = ["ex", "gpt", "text"]
 
@@ -140,7 +140,7 @@ def make_text(
         DataError: If the text is missing or too short, or differs from that of the run to reproduce; or if text or
             split differ from those of `start`, and the config does not ask for a new split.
     """
-    from ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
+    from sacristan.ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
 
     content = read_text(_config.path)
     options = {name: value for name, value in _config.items() if name not in ("path", "new_split")}
@@ -170,7 +170,7 @@ def make_gpt(context: int, seed: int, _config: Map) -> GPT:
     Raises:
         ModelError: If a size is out of range, or the heads do not divide the width.
     """
-    from ingredients import global_stream
+    from sacristan.ingredients import global_stream
 
     with global_stream(seed, "init"):
         return _build_gpt(_config, context)
@@ -181,8 +181,8 @@ def summary(_run: Any) -> None:
     """Show per layer output shape, parameters, operations and memory, and the totals."""
     import torch
 
-    from ingredients.model import print_summary
-    from ingredients.models.summarizing import summarize
+    from sacristan.ingredients.model import print_summary
+    from sacristan.ingredients.models.summarizing import summarize
 
     context = _run.config["text"]["context"]
     print_summary(summarize(make_gpt(context, _run.config["seed"]), (context,), torch.int64))
@@ -198,9 +198,9 @@ def _check_gpt(config: Map) -> None:
 
 
 def _build_gpt(config: Map, context: int) -> GPT:
-    from ingredients.config.construct import build
-    from ingredients.datasets.corpus import VOCABULARY
-    from ingredients.models.gpt import GPT
+    from sacristan.ingredients.config.construct import build
+    from sacristan.ingredients.datasets.corpus import VOCABULARY
+    from sacristan.ingredients.models.gpt import GPT
 
     return build(GPT, config, "gpt", ModelError, input_shape=(context,), num_outputs=VOCABULARY)
 
@@ -208,15 +208,13 @@ def _build_gpt(config: Map, context: int) -> GPT:
 def make_task(characters: float) -> Task:
     """Return the task of predicting the next byte.
 
-    It minimises the cross-entropy, and measures bits per character, and the perplexity per byte.
-
-    Args:
-        characters: Characters per byte of the text, from `make_text`; below 1 where characters take several bytes.
+    It minimises the cross-entropy, and measures bits per character and the perplexity per byte. `characters` is the
+    characters per byte from `make_text`; below 1 where characters take several bytes.
     """
     from torch.nn.functional import cross_entropy
 
-    from experiments.training.meters import Means
-    from experiments.training.trainer import Task
+    from sacristan.experiments.training.meters import Means
+    from sacristan.experiments.training.trainer import Task
 
     class Perplexed(Means):
         """The means of loss and bits, and the perplexity of all bytes together."""
@@ -244,16 +242,11 @@ def make_task(characters: float) -> Task:
 
 
 def write(network: GPT, sample: Map) -> str:
-    """Return the prompt with a continuation by the model.
-
-    Args:
-        network: The model; it is put in evaluation mode.
-        sample: The settings `sample`: `prompt`, `length`, `temperature`, `seed`.
-    """
+    """Return the prompt with a continuation by the model, which is put in evaluation mode."""
     import torch
 
-    from ingredients import torch_stream
-    from ingredients.models.gpt import continue_tokens
+    from sacristan.ingredients import torch_stream
+    from sacristan.ingredients.models.gpt import continue_tokens
 
     network.eval()
     where = next(network.parameters()).device
@@ -277,7 +270,7 @@ def generate(_config: Map, _run: LabRun, seed: int, sample: Map) -> None:
 @ex.automain
 def main(_config: Map, _run: LabRun, seed: int, sample: Map) -> float | None:
     """Train, and return the bits per character of the best epoch on the test part."""
-    from experiments import loop, results
+    from sacristan.experiments import loop, results
 
     where = device.make_device(seed)
     batches, characters = make_text(seed, where, start=checkpoint.load_split(_run))

@@ -1,12 +1,12 @@
 """Run your LightningModule and LightningDataModule, unchanged, as recorded runs with our command line and config.
 
-python -m experiments.lightning with module.name=my_code:Net datamodule.name=my_code:Digits trainer.max_epochs=3
-python -m experiments.lightning with lit.yaml module.options.lr=1e-3 trainer.accumulate_grad_batches=2
-python -m experiments.lightning print_config with lit.yaml
+sacristan lightning with module.name=my_code:Net datamodule.name=my_code:Digits trainer.max_epochs=3
+sacristan lightning with lit.yaml module.options.lr=1e-3 trainer.accumulate_grad_batches=2
+sacristan lightning print_config with lit.yaml
 
 `module`, `datamodule` and `callbacks` have `name` and `options`, as everywhere in the lab; `trainer` has the arguments
 of `lightning.Trainer`. A `SacristanLogger` records the module's metrics and hyperparameters; `self.logger.experiment`
-is the run. Checkpoints are in `checkpoints/` of the run's folder. `python -m runs resume ID`, and
+is the run. Checkpoints are in `checkpoints/` of the run's folder. `sacristan resume ID`, and
 `checkpoint.resume=auto`, resume from `last.ckpt`.
 
 In your own script: `Trainer(logger=SacristanLogger(_run))`, and the fit inside `ending_as_the_run(_run)`; import both
@@ -23,15 +23,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs import Map, to_plain
-from experiments.experiment import Experiment
-from experiments.running.lab_run import LabRun
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
-from ingredients.errors import ConfigError
-from observers import run_folder
+from sacristan.configs import Map, to_plain
+from sacristan.experiments.experiment import Experiment
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers import run_folder
 
 if TYPE_CHECKING:
-    from experiments.running.lightning_logger import SacristanLogger, ending_as_the_run
+    from sacristan.experiments.running.lightning_logger import SacristanLogger, ending_as_the_run
 
 __all__ = ["SacristanLogger", "ending_as_the_run", "ex"]
 
@@ -79,7 +79,7 @@ def config() -> None:
 
 @ex.check
 def _check_config(config: Map) -> None:
-    """Reject classes of other kinds than Lightning's, and arguments that they or the trainer do not take."""
+    """Reject classes that are not Lightning's, and arguments that they or the trainer do not take."""
     lightning = _lightning()
     if config.module.name is None:
         raise ConfigError("module.name: got None; write module.name=package.module:Class with a LightningModule")
@@ -103,8 +103,8 @@ def _check_config(config: Map) -> None:
 
 
 def _lightning() -> Any:
-    """Import lightning, and send its log to the handlers of the run only, not to its own."""
-    lightning = require("lightning", "lightning", "experiments.lightning")
+    """Import lightning, and send its log to the run's handlers alone."""
+    lightning = require("lightning", "lightning", "sacristan.experiments.lightning")
     for name in ("lightning", "lightning.pytorch", "lightning.fabric"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
@@ -113,7 +113,7 @@ def _lightning() -> Any:
 
 
 def _subclass(name: Any, parent: type, entry: str) -> type:
-    """Return the class of a dotted name; reject it if it is no subclass of `parent`."""
+    """Return the class of a dotted name; reject it if it is not a subclass of `parent`."""
     if not isinstance(name, str) or not is_dotted_path(name):
         raise ConfigError(f"{entry}.name: got {name!r}, expected package.module:Class")
     cls = import_object(name, f"{entry}.name")
@@ -164,7 +164,7 @@ def _has_test(module: Any, data: Any) -> bool:
 def __getattr__(name: str) -> object:
     if name in ("SacristanLogger", "ending_as_the_run"):
         _lightning()
-        from experiments.running import lightning_logger
+        from sacristan.experiments.running import lightning_logger
 
         return getattr(lightning_logger, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -174,7 +174,7 @@ def __getattr__(name: str) -> object:
 def main(_config: Map, _run: LabRun, seed: int) -> dict[str, float]:
     """Fit, then test the best checkpoint if there is a test part; return the metrics of the test, or of the fit."""
     lightning = _lightning()
-    from experiments.running.lightning_logger import RunKeeper, SacristanLogger, ending_as_the_run
+    from sacristan.experiments.running.lightning_logger import RunKeeper, SacristanLogger, ending_as_the_run
 
     lightning.seed_everything(seed, workers=True, verbose=False)
     with run_folder(_run) as folder, ending_as_the_run(_run):

@@ -1,4 +1,4 @@
-"""Runs a script once for `python -m runs check`: under stock Sacred, or with the lab's classes instead of Sacred's.
+"""Runs a script once for `sacristan check`: under stock Sacred, or with the lab's classes instead of Sacred's.
 
 It is started as a file, so that a script under stock Sacred meets nothing of the lab, and it writes down which config
 each run of the script has, and how the run ends. Nothing is recorded: by default the process ends before the first run
@@ -26,9 +26,8 @@ _SEED = 123456789
 def main(words: list[str]) -> None:
     """Run a script.
 
-    Args:
-        words: `sacred` or `sacristan`; `config` or `run`; the file to write to; the script, or the name of a module;
-            its words.
+    The words are `sacred` or `sacristan`; `config` or `run`; the file to write to; the script, or the name of a module;
+    and its words.
     """
     side, extent, outcome, script, *given = words
     probe = _Probe(Path(outcome), is_started=extent == "run")
@@ -58,10 +57,11 @@ def _stock() -> Any:
 
 def _ours() -> Any:
     """Replace Sacred's classes with the lab's, which the script then imports."""
-    sys.path.append(str(Path(__file__).parents[1]))
-    experiments, ingredients = importlib.import_module("experiments"), importlib.import_module("ingredients")
-    observers = importlib.import_module("observers")
+    root = next(folder for folder in Path(__file__).parents if (folder / "sacristan" / "__init__.py").is_file())
+    sys.path.append(str(root))
     import sacred
+
+    from sacristan import experiments, ingredients, observers
 
     for module in ("sacred", "sacred.experiment", "sacred.ingredient"):
         for name, kind in (("Experiment", experiments.Experiment), ("Ingredient", ingredients.Ingredient)):
@@ -72,7 +72,7 @@ def _ours() -> Any:
 
 
 def _put_observers(ours: Mapping[str, Any]) -> None:
-    """Let observers that would open files or connections do nothing, and replace those that the lab has."""
+    """Disable observers that would open files or connections, and replace those that the lab has."""
     sacred_observers = importlib.import_module("sacred.observers")
     base = sacred_observers.RunObserver
     idle = type(
@@ -145,7 +145,7 @@ class _Probe:
         self.write()
 
     def write(self) -> None:
-        """Write what was noted so far; the script may end the process at any time."""
+        """Write the notes so far; the script may end the process at any time."""
         self._outcome.write_text(json.dumps(self._noted), encoding="ascii")
 
 
@@ -159,7 +159,7 @@ def _flat(config: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def canonical(value: Any) -> str:
-    """Return a text of a value, the same for equal numbers, for lists and tuples, and for all kinds of dicts."""
+    """Return a text of a value that is the same for equal numbers, for lists and tuples, and for all kinds of dicts."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(sorted(f'{canonical(key)}: {canonical(item)}' for key, item in value.items()))}}}"
     if isinstance(value, list | tuple):

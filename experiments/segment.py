@@ -1,9 +1,9 @@
 """Segment images: classify every pixel, with a small U-Net.
 
-python -m experiments.segment with configs/segment.yaml
-python -m experiments.segment with fast
-python -m experiments.segment with data.name=npz data.path=mine.npz          inputs (N, C, H, W), targets (N, H, W)
-python -m experiments.segment predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
+sacristan segment with configs/segment.yaml
+sacristan segment with fast
+sacristan segment with data.name=npz data.path=mine.npz          inputs (N, C, H, W), targets (N, H, W)
+sacristan segment predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt
 
 By default the images are handwritten digits scattered over a canvas; a pixel shows the background or one of ten digits.
 """
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments import supervised
-from experiments.experiment import Experiment
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +29,8 @@ supervised.compose(ex)
 @ex.named_config
 def usual() -> None:
     """Scattered digits, a U-Net, the mean intersection over union of the classes."""
-    data = {"name": "experiments.segment:scattered_digits", "task": "segmentation"}
-    model = {"name": "experiments.segment:unet"}
+    data = {"name": "sacristan.experiments.segment:scattered_digits", "task": "segmentation"}
+    model = {"name": "sacristan.experiments.segment:unet"}
 
 
 @ex.named_config
@@ -47,18 +47,12 @@ ex.always("usual")
 def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return images of scikit-learn's digits at random places, and the class of each pixel.
 
-    Args:
-        num: Images.
-        size: Height and width, pixels.
-        digits: Digits on an image; a later one covers those below its strokes.
-        seed: Seed of the digits and their places.
-
-    Returns:
-        Images (num, 1, size, size) from 0 to 1, and classes (num, size, size): 0 is the background, 1 the digit 0, ...
+    Images are (num, 1, size, size) from 0 to 1, classes (num, size, size): 0 is the background, 1 the digit 0, ... A
+    later digit covers earlier ones below its strokes.
     """
     import numpy as np
 
-    from ingredients.datasets.sources import read_digits
+    from sacristan.ingredients.datasets.sources import read_digits
 
     digit_images, labels = read_digits()
     random = np.random.default_rng(seed)
@@ -77,10 +71,7 @@ def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int
 def unet(input_shape: Sequence[int], num_outputs: int, width: int = 16) -> nn.Module:
     """Return a U-Net of two levels: images (B, C, H, W), H and W multiples of 4, to scores (B, num_outputs, H, W).
 
-    Args:
-        input_shape: (C, H, W).
-        num_outputs: Classes of a pixel.
-        width: Channels of the first level; the next ones have twice and four times as many.
+    `width` is the channels of the first level; the next ones have twice and four times as many.
 
     Source: Ronneberger et al., https://arxiv.org/abs/1505.04597
     """

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from configs import Map
-from experiments.experiment import Experiment
-from experiments.running.lab_run import LabRun
-from ingredients import (
+from sacristan.configs import Map
+from sacristan.experiments.experiment import Experiment
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.ingredients import (
     Ingredient,
     amp,
     checkpoint,
@@ -32,15 +32,15 @@ from ingredients import (
     sweep,
     training,
 )
-from observers import run_folder
+from sacristan.observers import run_folder
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from experiments.training.callbacks import Callback
-    from experiments.training.trainer import Task
-    from ingredients import Data, Loss, MixedPrecision
+    from sacristan.experiments.training.callbacks import Callback
+    from sacristan.experiments.training.trainer import Task
+    from sacristan.ingredients import Data, Loss, MixedPrecision
 
 __all__ = ["compose", "ingredients", "train"]
 
@@ -52,12 +52,7 @@ def ingredients() -> list[Ingredient]:
 
 
 def compose(ex: Experiment) -> None:
-    """Add config and commands of a supervised training to an experiment.
-
-    Args:
-        ex: An experiment that is composed of `ingredients()`. It gets the settings at the root, and main, evaluate,
-            predict and export.
-    """
+    """Add the settings at the root and the commands main, evaluate, predict and export to an experiment."""
     ex.alias(lr="optimizer.lr", epochs="training.epochs", resume="checkpoint.resume")
     ex.config(_config)
     ex.command(evaluate)
@@ -80,7 +75,7 @@ def _config(optimizer: Any, training: Any, checkpoint: Any) -> None:
 def _build(
     batches: Data, where: torch.device, seed: int, config: Map, *, pretrained: bool = False
 ) -> tuple[Loss, nn.Module, MixedPrecision]:
-    from experiments.training import results
+    from sacristan.experiments.training import results
 
     criterion = metrics.add_metrics(loss.make_loss(batches, device=where), batches, device=where)
     network = model.model_for(batches, criterion.num_outputs, seed, pretrained=pretrained).to(where)
@@ -100,18 +95,10 @@ def train(
 ) -> None:
     """Train a network as the config says, in the folder of the run, and leave it with its best weights.
 
-    Args:
-        run: The run.
-        config: Its whole config.
-        network: The network, on its device.
-        batches: The data.
-        task: The loss, or a task.
-        precision: From `amp.make_amp`.
-        optimizers: By name; None makes the configured one, with its schedule.
-        callbacks: Further ones than the settings ask for, such as `probe`.
+    `optimizers` None creates the configured one, with its schedule. `callbacks` come on top of those of the settings.
     """
-    from experiments.training import inspection, loop, results
-    from ingredients import Loss
+    from sacristan.experiments.training import inspection, loop, results
+    from sacristan.ingredients import Loss
 
     opt: Any = optimizers
     schedule = None
@@ -139,7 +126,7 @@ def train(
 
 def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
     """Measure a checkpoint (checkpoint.path=...) on the test part of its training, or on other data."""
-    from experiments.training import loop, results
+    from sacristan.experiments.training import loop, results
 
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation())
@@ -152,7 +139,7 @@ def evaluate(_config: Map, _run: LabRun, seed: int) -> float | None:
 
 def predict(_config: Map, _run: LabRun, seed: int) -> int:
     """Write the predictions of a checkpoint (checkpoint.path=...) as a table; the data need no targets."""
-    from experiments.training import loop, results
+    from sacristan.experiments.training import loop, results
 
     where = device.make_device(seed)
     batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
@@ -173,7 +160,7 @@ def export(_config: Map, _run: LabRun, seed: int) -> float:
 
 def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     """Train, and return the metric of the best epoch on the test part."""
-    from experiments.training import loop, results
+    from sacristan.experiments.training import loop, results
 
     where = device.make_device(seed)
     batches = data.make_data(seed, where, start=checkpoint.load_split(_run))

@@ -1,9 +1,9 @@
 """Learn from a table, a csv with numbers, categories and gaps, and predict new rows.
 
-python -m experiments.tabular with configs/tabular.yaml
-python -m experiments.tabular with data.path=mine.csv data.target=price
-python -m experiments.tabular with fast data.path=mine.csv data.categorical='["zip", "floor"]'
-python -m experiments.tabular predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
+sacristan tabular with configs/tabular.yaml
+sacristan tabular with data.path=mine.csv data.target=price
+sacristan tabular with fast data.path=mine.csv data.categorical='["zip", "floor"]'
+sacristan tabular predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
     data.path=new.csv
 
 Columns of text are categories, and get embeddings. The target, by default the last column, is a class if it is text or
@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from experiments import supervised
-from experiments.experiment import Experiment
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["embedding_size", "ex", "network"]
 
@@ -33,7 +33,7 @@ supervised.compose(ex)
 def usual() -> None:
     """Categories as codes, gaps filled, embeddings; 442 patients that come with the lab."""
     data = {"path": "configs/diabetes.csv", "categorical": "auto", "encoding": "codes", "missing": "fill"}
-    model = {"name": "experiments.tabular:network"}
+    model = {"name": "sacristan.experiments.tabular:network"}
 
 
 @ex.named_config
@@ -48,13 +48,9 @@ ex.always("usual")
 
 
 def embedding_size(num_values: int) -> int:
-    """Return the size of the embedding of a category.
+    """Return the size of the embedding of a category with `num_values` values in the training part.
 
-    Args:
-        num_values: Values of the category in the training part.
-
-    Returns:
-        Numbers that one value becomes: 1.6 times the 0.56th power of the values, 50 at most.
+    It is 1.6 times the 0.56th power of the values, at most 50.
 
     Source: Howard and Gugger, fastai, https://docs.fast.ai/tabular.model.html
     """
@@ -70,21 +66,15 @@ def network(
 ) -> nn.Module:
     """Return an MLP on the numbers of a table and the embeddings of its categories: (B, inputs) -> (B, num_outputs).
 
-    Embeddings begin at zero; those of unknown values, which the training part lacks, stay there.
-
-    Args:
-        input_shape: (inputs,).
-        num_outputs: Number of scores or values.
-        preparation: Says which inputs are codes of categories, and how many values each has.
-        hidden: Widths of the hidden layers.
-        dropout: Probability of zeroing a hidden unit.
+    `preparation` says which inputs are codes of categories, and how many values each has. Embeddings begin at zero;
+    those of unknown values, which the training part lacks, stay there.
 
     Source: Guo and Berkhahn, Entity Embeddings of Categorical Variables, https://arxiv.org/abs/1604.06737
     """
     import torch
     from torch import nn
 
-    from ingredients.models.networks import MLP
+    from sacristan.ingredients.models.networks import MLP
 
     table = None if preparation is None else preparation.table
     counts = {} if table is None else table.code_counts

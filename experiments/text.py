@@ -1,9 +1,9 @@
 """Classify texts of different lengths, in padded and masked batches.
 
-python -m experiments.text with configs/text.yaml
-python -m experiments.text with data.path=mine.csv data.columns=review data.target=stars data.task=classification
-python -m experiments.text with fast data.path=my_texts             a folder with a folder of *.txt for each class
-python -m experiments.text predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
+sacristan text with configs/text.yaml
+sacristan text with data.path=mine.csv data.columns=review data.target=stars data.task=classification
+sacristan text with fast data.path=my_texts             a folder with a folder of *.txt for each class
+sacristan text predict with my_runs/1/config.json checkpoint.path=my_runs/1/checkpoints/best.pt \
     data.path=new.txt                                               a text on each line
 
 By default the texts are docstrings of Python's standard library, and their classes the packages they come from.
@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from experiments import supervised
-from experiments.experiment import Experiment
+from sacristan.experiments import supervised
+from sacristan.experiments.experiment import Experiment
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["ex", "network"]
 
@@ -31,7 +31,7 @@ supervised.compose(ex)
 def usual() -> None:
     """Texts in batches of like lengths, a transformer; docstrings."""
     data = {"name": "text", "sampler": "by_length"}
-    model = {"name": "experiments.text:network"}
+    model = {"name": "sacristan.experiments.text:network"}
 
 
 @ex.named_config
@@ -50,23 +50,16 @@ def network(
 ) -> nn.Module:
     """Return a transformer encoder of texts, codes of words (B, L) int64, to scores (B, num_outputs).
 
-    Padding, codes of 0, is masked and changes nothing.
-
-    Args:
-        num_outputs: Number of scores.
-        preparation: Has the vocabulary, and the maximum length of texts.
-        width: Width of a word.
-        depth: Encoder layers; 0 takes the mean of the words.
-        heads: Attention heads; must divide the width.
-        dropout: Probability of zeroing a feature.
+    `preparation` has the vocabulary and the maximum length. A `depth` of 0 takes the mean of the words; `heads` must
+    divide `width`. Padding, codes of 0, is masked and changes nothing.
 
     Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
     """
     import torch
     from torch import nn
 
-    from ingredients.datasets.vocabulary import PADDING
-    from ingredients.errors import ModelError
+    from sacristan.ingredients.datasets.vocabulary import PADDING
+    from sacristan.ingredients.errors import ModelError
 
     vocabulary = preparation.vocabulary
     if vocabulary is None:

@@ -7,30 +7,29 @@ one's own with.
 
 What the builders return (`Data`, `Loss`, `MixedPrecision`, `Schedule`, `Checkpointer`), the networks and the named
 random streams are exported as well, for annotations and for your own loop. Each is loaded when it is first used.
-Every error is a `LabError`; `ingredients.errors` draws the tree.
+Every error is a `LabError`; `sacristan.ingredients.errors` draws the tree.
 """
 
 from __future__ import annotations
 
 import importlib
-import runpy
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
-    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
+if "." not in __name__:  # imported by its old name, from a checkout
+    from sacristan.old_names import forward
 
-from configs.importing import import_sacred
-from ingredients.config.threads import let_threads_sleep
+    forward(__name__)
+
+from sacristan.configs.importing import import_sacred
+from sacristan.ingredients.config.threads import let_threads_sleep
 
 # Before anything here imports it.
 import_sacred()
 # Before anything imports torch.
 let_threads_sleep()
 
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import (
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import (
     CheckpointError,
     ConcurrentRunError,
     ConfigError,
@@ -106,7 +105,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from ingredients import (
+    from sacristan.ingredients import (
         amp,
         checkpoint,
         data,
@@ -120,30 +119,30 @@ if TYPE_CHECKING:
         scheduler,
         training,
     )
-    from ingredients.checkpoints.checkpointer import Checkpointer
-    from ingredients.checkpoints.training_state import Place
-    from ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
-    from ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
-    from ingredients.datasets.collating import Padded
-    from ingredients.datasets.samples import Source
-    from ingredients.losses.building import Loss
-    from ingredients.losses.modules import FocalLoss
-    from ingredients.models.networks import CNN, MLP, ViT
-    from ingredients.precision.mixed_precision import MixedPrecision
-    from ingredients.scheduler import Schedule
+    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.checkpoints.training_state import Place
+    from sacristan.ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
+    from sacristan.ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
+    from sacristan.ingredients.datasets.collating import Padded
+    from sacristan.ingredients.datasets.samples import Source
+    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses.modules import FocalLoss
+    from sacristan.ingredients.models.networks import CNN, MLP, ViT
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.scheduler import Schedule
 else:
     _NAMES = {
-        "ingredients.checkpoints.checkpointer": "Checkpointer",
-        "ingredients.checkpoints.training_state": "Place",
-        "ingredients.config.seed": "global_stream numpy_stream seed_globals stream_seed torch_stream",
-        "ingredients.datasets.batches": "Batches Data LoaderBatches TensorBatches",
-        "ingredients.datasets.collating": "Padded",
-        "ingredients.datasets.samples": "Source",
-        "ingredients.losses.building": "Loss",
-        "ingredients.losses.modules": "FocalLoss",
-        "ingredients.models.networks": "CNN MLP ViT",
-        "ingredients.precision.mixed_precision": "MixedPrecision",
-        "ingredients.scheduler": "Schedule",
+        "sacristan.ingredients.checkpoints.checkpointer": "Checkpointer",
+        "sacristan.ingredients.checkpoints.training_state": "Place",
+        "sacristan.ingredients.config.seed": "global_stream numpy_stream seed_globals stream_seed torch_stream",
+        "sacristan.ingredients.datasets.batches": "Batches Data LoaderBatches TensorBatches",
+        "sacristan.ingredients.datasets.collating": "Padded",
+        "sacristan.ingredients.datasets.samples": "Source",
+        "sacristan.ingredients.losses.building": "Loss",
+        "sacristan.ingredients.losses.modules": "FocalLoss",
+        "sacristan.ingredients.models.networks": "CNN MLP ViT",
+        "sacristan.ingredients.precision.mixed_precision": "MixedPrecision",
+        "sacristan.ingredients.scheduler": "Schedule",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
@@ -151,8 +150,8 @@ else:
         if name in _HOMES:
             return getattr(importlib.import_module(_HOMES[name]), name)
         if name in __all__:
-            return importlib.import_module(f"ingredients.{name}")
-        raise AttributeError(f"module 'ingredients' has no attribute {name!r}")
+            return importlib.import_module(f"sacristan.ingredients.{name}")
+        raise AttributeError(f"module 'sacristan.ingredients' has no attribute {name!r}")
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients import composed
-from ingredients.config.ingredient import Ingredient
+from sacristan.configs import Map
+from sacristan.ingredients import composed
+from sacristan.ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["ingredient", "make_amp"]
 
@@ -55,7 +55,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
             value = criterion(network(inputs), targets)
         precision.backward(value)
     """
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
     options = {name: value for name, value in _config.items() if name != "dtype"}
     return MixedPrecision(device, _config.dtype, **options)
@@ -64,7 +64,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
 @ingredient.command(unobserved=True, needs=composed.NEEDED)
 def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
-    from ingredients.precision.check import measure, print_check
+    from sacristan.ingredients.precision.check import measure, print_check
 
     parts = composed.make_parts(_run)
     print_check(measure(parts.model, parts.loss, parts.data, parts.device))

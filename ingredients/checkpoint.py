@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map, to_plain
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import CheckpointError, ConfigError
-from ingredients.ranks.group import current
-from observers.record.object_names import named
+from sacristan.configs import Map, to_plain
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import CheckpointError, ConfigError
+from sacristan.ingredients.ranks.group import current
+from sacristan.observers.record.object_names import named
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingredients.checkpoints.checkpointer import Checkpointer
-    from ingredients.datasets.fitted import Preparation
-    from ingredients.datasets.splitting import Split
-    from ingredients.losses.building import Loss
+    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.splitting import Split
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["ingredient", "load_model", "load_preparation", "load_split", "make_checkpointer"]
 
@@ -55,14 +55,14 @@ config.legacy(last=False)  # an experiment without this ingredient saves no stat
 
 @ingredient.check
 def _check_config(config: Map) -> None:
-    """Reject a damaged checkpoint, and a job that would start over; a missing one matters in commands that load it."""
+    """Reject a damaged checkpoint, and a job that would start over; only commands that load one need it to exist."""
     if config.requeue and config.resume != "auto":
         raise ConfigError(
             f"checkpoint.requeue: got True with checkpoint.resume={config.resume}, so that the queued job would not "
             "resume this run; write checkpoint.resume=auto as well"
         )
     if config.path is not None and Path(config.path).expanduser().is_file():
-        from ingredients.checkpoints.files import load_checkpoint
+        from sacristan.ingredients.checkpoints.files import load_checkpoint
 
         load_checkpoint(Path(config.path).expanduser())
 
@@ -88,7 +88,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None, 
             loop.fit(network, batches, criterion, opt, checkpointer=keeper, log=_run.log_scalar, **training)
             keeper.restore_best(network)
     """
-    from ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 
     options = {name: value for name, value in _config.items() if name not in ("path", "resume", "requeue", "dtype")}
     options["legacy_defaults"] = _legacy_defaults(_run)
@@ -120,8 +120,8 @@ def load_split(run: Any, _config: Map) -> Split | None:
     Raises:
         CheckpointError: If the state is missing or damaged.
     """
-    from ingredients.checkpoints.files import load_checkpoint, split_of
-    from ingredients.checkpoints.folder import CheckpointFolder
+    from sacristan.ingredients.checkpoints.files import load_checkpoint, split_of
+    from sacristan.ingredients.checkpoints.folder import CheckpointFolder
 
     if _config.resume in (None, "auto"):
         return None
@@ -141,7 +141,7 @@ def load_preparation(path: str | None, _run: Any = None) -> Preparation | None:
     Raises:
         CheckpointError: If it is missing or damaged.
     """
-    from ingredients.checkpoints.files import load_checkpoint, preparation_of
+    from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of
 
     where = _checkpoint(path, _run)
     preparation = preparation_of(load_checkpoint(where, check=False), where)
@@ -179,7 +179,7 @@ def load_model(
     Raises:
         CheckpointError: If it is missing, damaged, or of another model.
     """
-    from ingredients.checkpoints.files import load_weights, other_data
+    from sacristan.ingredients.checkpoints.files import load_weights, other_data
 
     mine = named(config)
     where = _checkpoint(path, _run)
@@ -206,7 +206,7 @@ def _legacy_defaults(run: Any) -> Mapping[str, Any]:
 
 def _cast(model: nn.Module, dtype: str, run: Any) -> None:
     """Cast the weights of a model, and report the memory that saves."""
-    from ingredients.models.tuned import cast
+    from sacristan.ingredients.models.tuned import cast
 
     before, after = cast(model, dtype)
     _log.info("weights in %s: %.2f MB instead of %.2f", dtype, after / 1e6, before / 1e6)
@@ -215,7 +215,7 @@ def _cast(model: nn.Module, dtype: str, run: Any) -> None:
 
 
 def _checkpoint(path: str | None, run: Any) -> Path:
-    from ingredients.checkpoints.weights import find_weights
+    from sacristan.ingredients.checkpoints.weights import find_weights
 
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")

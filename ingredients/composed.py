@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ingredients.datasets.batches import Data
-    from ingredients.losses.building import Loss
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["NEEDED", "Parts", "make_parts"]
 
@@ -32,11 +32,9 @@ class Parts:
 
 
 def make_parts(run: Any, *, pretrained: bool = False) -> Parts:
-    """Return what the run's experiment would train.
+    """Build the model, data and other parts that the run's experiment would train; its command needs `NEEDED`.
 
-    Args:
-        run: The run of a command that needs `NEEDED`.
-        pretrained: Whether to load `model.weights`.
+    `pretrained` loads `model.weights`.
     """
     seed, parts = run.config["seed"], run.ingredients
     where = parts["device"].make_device(seed)

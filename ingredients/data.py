@@ -9,25 +9,25 @@ import os
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map, to_plain
-from ingredients.config.ingredient import Ingredient
-from ingredients.config.tables import print_table
-from ingredients.datasets.csv_arguments import check_csv
-from ingredients.datasets.description import describe, survey
-from ingredients.datasets.preparation import Prepared, prepare, prepare_alike
-from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from ingredients.datasets.split_rules import default_test_fraction
-from ingredients.datasets.splitting import Split, check_split
-from ingredients.errors import DataError
-from ingredients.ranks.group import Ranks, current
-from observers.record.identity import EXPECT_DATA_VARIABLE
+from sacristan.configs import Map, to_plain
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.datasets.csv_arguments import check_csv
+from sacristan.ingredients.datasets.description import describe, survey
+from sacristan.ingredients.datasets.preparation import Prepared, prepare, prepare_alike
+from sacristan.ingredients.datasets.samples import Source, Task
+from sacristan.ingredients.datasets.sources import check_options, check_source, kind_of, load_source
+from sacristan.ingredients.datasets.split_rules import default_test_fraction
+from sacristan.ingredients.datasets.splitting import Split, check_split
+from sacristan.ingredients.errors import DataError
+from sacristan.ingredients.ranks.group import Ranks, current
+from sacristan.observers.record.identity import EXPECT_DATA_VARIABLE
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.datasets.batches import Data
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["ingredient", "load", "make_data", "make_test_data"]
 
@@ -187,7 +187,7 @@ def check_config(config: Map) -> None:
     check_csv(config.csv)
     _collate_of(config)
     if config.transforms:
-        from ingredients.datasets.transforms import parse
+        from sacristan.ingredients.datasets.transforms import parse
 
         parse(to_plain(config.transforms))
     if config.missing == "fill" and config.normalize != "standard":
@@ -201,7 +201,7 @@ def check_config(config: Map) -> None:
 
 
 def _check_sampler(config: Map) -> None:
-    from ingredients.datasets.sampling import SAMPLERS, sampler_class
+    from sacristan.ingredients.datasets.sampling import SAMPLERS, sampler_class
 
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(
@@ -251,7 +251,7 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
         for inputs, targets in batches.train.epoch(1):
             print(inputs.shape, targets.shape)
     """
-    from ingredients.datasets.batches import make_batches
+    from sacristan.ingredients.datasets.batches import make_batches
 
     ranks = current()
     with ranks.first_on_node():
@@ -299,7 +299,7 @@ def make_test_data(
         preparation = checkpoint.load_preparation() if _config.checkpoint.path else None
         batches = data.make_test_data(seed, where, preparation)
     """
-    from ingredients.datasets.batches import make_batches
+    from sacristan.ingredients.datasets.batches import make_batches
 
     if preparation is None:
         if _config.part != "test":
@@ -328,7 +328,7 @@ def _identity(prepared: Prepared, config: Map) -> dict[str, Any]:
 
 
 def _check_data(prepared: Prepared, ranks: Ranks, config: Map, run: Any) -> None:
-    """Reject data that differ between ranks, as files of several nodes may, or from those of a recorded run."""
+    """Reject data that differ between ranks (nodes may have different files) or from those of a recorded run."""
     identities = ranks.gather((prepared.fingerprint, prepared.preparation.split.digest))
     differing = [rank for rank, identity in enumerate(identities) if identity != identities[0]]
     if differing:
@@ -347,13 +347,7 @@ def _expected(recorded: str | None) -> str | None:
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
     """Reject data that differ from those of the run that is resumed or reproduced.
 
-    Args:
-        fingerprint: Fingerprint of the data.
-        config: Config of the data ingredient.
-        expected: Fingerprint in the record of the resumed run; None uses that in `SACRISTAN_EXPECT_DATA`.
-
-    Raises:
-        DataError: If the fingerprints differ.
+    `expected` is the fingerprint in the record of the resumed run; None uses `SACRISTAN_EXPECT_DATA`.
     """
     expected = _expected(expected)
     if expected and expected != fingerprint:
@@ -394,17 +388,9 @@ def stats(_config: Map, _run: Any) -> None:
 def load(
     config: Map, seed: int, *, start: Split | None = None, strict: bool = True, known: Collection[str | None] = ()
 ) -> Prepared:
-    """Load the configured data, split and normalised; see `preparation.prepare`.
+    """Load the configured data, split and normalised; the arguments are those of `preparation.prepare`.
 
-    Args:
-        config: Config of the ingredient.
-        seed: Seed of the experiment.
-        start: A split to repeat; its data must be the same.
-        strict: Whether to reject data that cannot be trained on.
-        known: Fingerprints of data that earlier versions may have rounded, see `preparation.prepare`.
-
-    Raises:
-        DataError: If the data cannot be loaded, or `start` is not their split.
+    `start` is a split to repeat; its data must be the same.
     """
     split = Split.of(config, seed)
     if start is not None:
@@ -431,18 +417,13 @@ def _collate_of(config: Map) -> Callable[[list], Any] | None:
                 "a function with data.collate"
             )
         return None
-    from ingredients.datasets.collating import collate_function
+    from sacristan.ingredients.datasets.collating import collate_function
 
     return collate_function(config.collate, to_plain(config.collate_options))
 
 
 def print_stats(name: str, stats: dict[str, Any]) -> None:
-    """Print a description of data as tables.
-
-    Args:
-        name: The name of the data, for the first line.
-        stats: The result of `describe`.
-    """
+    """Print the result of `describe` as tables."""
     shape = "x".join(map(str, stats["input_shape"]))
     print(f"{name}: {stats['task']}, inputs {shape} {stats['dtype']}, sha256 {stats['fingerprint']}")
     has_moments = any(not math.isnan(row["mean"]) for row in stats["splits"].values())

@@ -8,14 +8,14 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients.config.ingredient import Ingredient
-from ingredients.config.seed import seed_globals
-from ingredients.config.threads import is_asked_for_threads, threads_sleep
-from ingredients.errors import DeviceError
-from ingredients.ranks.group import Ranks, current
-from ingredients.ranks.world import World
-from observers.record.identity import is_anonymous
+from sacristan.configs import Map
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.config.seed import seed_globals
+from sacristan.ingredients.config.threads import is_asked_for_threads, threads_sleep
+from sacristan.ingredients.errors import DeviceError
+from sacristan.ingredients.ranks.group import Ranks, current
+from sacristan.ingredients.ranks.world import World
+from sacristan.observers.record.identity import is_anonymous
 
 if TYPE_CHECKING:
     import torch
@@ -107,12 +107,7 @@ def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 def gpu_of(world: World, num_visible: int) -> int:
     """Return the number of a rank's GPU among those that it sees.
 
-    Args:
-        world: The rank among the processes of its launch.
-        num_visible: GPUs that it sees: all of its node, or only its own, as with `srun --gpus-per-task=1`.
-
-    Raises:
-        DeviceError: If there are fewer GPUs than ranks on the node.
+    It sees all of its node, or only its own, as with `srun --gpus-per-task=1`.
     """
     if num_visible == 1:
         return 0
@@ -125,14 +120,7 @@ def gpu_of(world: World, num_visible: int) -> int:
 
 
 def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
-    """Reject ranks that share a GPU, which would slow each other down.
-
-    Args:
-        gpus: Host, and UUID of the GPU, of each rank.
-
-    Raises:
-        DeviceError: If two have the same GPU; the message names both ranks.
-    """
+    """Reject ranks that share a GPU, which would slow each other down; `gpus` are host and UUID by rank."""
     for rank, gpu in enumerate(gpus):
         if gpu in gpus[:rank]:
             raise DeviceError(
@@ -142,14 +130,7 @@ def check_gpus(gpus: Sequence[tuple[str, str]]) -> None:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return a device of this machine by name.
-
-    Args:
-        name: `auto` (cuda, else mps, else cpu), or torch's name, such as `cpu`, `cuda` or `cuda:1`.
-
-    Raises:
-        DeviceError: If there is no such device; the message says what there is.
-    """
+    """Return a device of this machine: `auto` (cuda, else mps, else cpu), or torch's name, such as `cuda:1`."""
     import torch
 
     if name == "auto":
@@ -181,7 +162,7 @@ def _num_threads(wanted: int | None, device: torch.device) -> int | None:
         return None
     _log.warning(
         "computing with 1 thread of %d: torch was imported before the lab, so its threads spin while they wait, which "
-        "is many times slower where cores are busy; import ingredients first, or choose device.num_threads",
+        "is many times slower where cores are busy; import sacristan.ingredients first, or choose device.num_threads",
         torch.get_num_threads(),
     )
     return 1

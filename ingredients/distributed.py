@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from configs import Map
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError
+from sacristan.configs import Map
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["ingredient", "join_ranks"]
 
@@ -48,13 +48,9 @@ def _check_config(config: Map) -> None:
 
 @ingredient.pre_run_hook
 def join_ranks(_config: Map, _run: Any) -> None:
-    """Join the other ranks of the run, if there are any.
-
-    Raises:
-        RankError: If one of them does not come.
-    """
+    """Join the other ranks of the run, if there are any; `RankError` if one does not arrive."""
     notices = getattr(_run, "notices", None)
     if notices is not None:
-        from ingredients.ranks.group import join
+        from sacristan.ingredients.ranks.group import join
 
         join(notices, _config)

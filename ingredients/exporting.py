@@ -8,17 +8,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError, ModelError
-from ingredients.ranks.group import current
+from sacristan.configs import Map
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import ConfigError, ModelError
+from sacristan.ingredients.ranks.group import current
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingredients.datasets.batches import Data
-    from ingredients.deployment.exporting import Difference
-    from ingredients.losses.building import Loss
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.deployment.exporting import Difference
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["export_model", "ingredient"]
 
@@ -76,7 +76,7 @@ def export_model(
         DataError: If there is no sample to compare on.
     """
     _check_exportable(config, preparation=_config.preparation)
-    from ingredients.deployment.exporting import describe
+    from sacristan.ingredients.deployment.exporting import describe
 
     described = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
     metadata = {**origin, "experiment": run.experiment_info["name"], **described}
@@ -112,8 +112,8 @@ def _write(
     model: nn.Module, data: Data, metadata: Mapping[str, Any], run: Any, config: Map
 ) -> tuple[str, int, Difference]:
     """Write the file to the configured path, or as an artifact; return its name, its size and its difference."""
-    from ingredients.deployment.exporting import check_path, export
-    from ingredients.deployment.formats import FORMATS
+    from sacristan.ingredients.deployment.exporting import check_path, export
+    from sacristan.ingredients.deployment.formats import FORMATS
 
     options = {name: config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
     if config.path is not None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from configs import Map
-from ingredients.config.ingredient import Ingredient
-from observers.record.directions import note_better
+from sacristan.configs import Map
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.observers.record.directions import note_better
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.datasets.batches import Data
-    from ingredients.losses.building import Loss
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["add_metrics", "ingredient"]
 
@@ -47,7 +47,7 @@ def add_metrics(loss: Loss, data: Data, _config: Map, _run: Any, device: torch.d
     """
     if not _config.use:
         return loss
-    from ingredients.losses.measures import build_measures
+    from sacristan.ingredients.losses.measures import build_measures
 
     measures = build_measures(_config.use, loss, data.classes, device)
     if _run is not None:

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients.config.ingredient import Ingredient
-from ingredients.config.tables import print_drawn
-from ingredients.errors import ModelError
-from ingredients.ranks.group import current
+from sacristan.configs import Map
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.config.tables import print_drawn
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.ranks.group import current
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ingredients.datasets.batches import Data
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["OPTIONS", "ingredient", "make_model", "model_for"]
 
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("model")
 
-# Settings that change only the memory and speed of a model; see `ingredients.models.tuned.tune`.
+# Settings that change only the memory and speed of a model; see `sacristan.ingredients.models.tuned.tune`.
 _TUNED = ("gradient_checkpointing", "channels_last", "compile", "compile_options")
 
 # Options of the lab's networks, which can be shown and checked without torch.
@@ -103,12 +103,12 @@ def fast() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject an unknown network and invalid options before data are loaded."""
-    from ingredients.checkpoints.weights import parse_run, read_weights
-    from ingredients.models.building import check_model
-    from ingredients.models.freezing import check_unfreeze
-    from ingredients.models.initialising import check_init
-    from ingredients.models.tuned import check_compile
-    from ingredients.models.weights import check_rename
+    from sacristan.ingredients.checkpoints.weights import parse_run, read_weights
+    from sacristan.ingredients.models.building import check_model
+    from sacristan.ingredients.models.freezing import check_unfreeze
+    from sacristan.ingredients.models.initialising import check_init
+    from sacristan.ingredients.models.tuned import check_compile
+    from sacristan.ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
     check_init(config.init)
@@ -158,14 +158,14 @@ def make_model(
         network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
         scores = network(torch.zeros(8, *batches.input_shape))
     """
-    from ingredients.models.building import build_model
+    from sacristan.ingredients.models.building import build_model
 
     settings = (_config.name, _config.options, _config.init)
     model = build_model(*settings, input_shape, num_outputs, seed, dtype, preparation)
     if pretrained and _config.weights is not None:
         _load_weights(model, _config, _run)
     if _config.freeze or _config.unfreeze:
-        from ingredients.models.freezing import Freezing
+        from sacristan.ingredients.models.freezing import Freezing
 
         Freezing(model, _config.freeze, _config.unfreeze, whole=_config.frozen_eval == "all")
     if tuned:
@@ -174,7 +174,7 @@ def make_model(
 
 
 def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
-    from ingredients.models.tuned import check_compile, tune
+    from sacristan.ingredients.models.tuned import check_compile, tune
 
     if config.compile is not None:  # settings of an unrecorded run have not been checked
         check_compile(config.compile, config.compile_options)
@@ -187,8 +187,8 @@ def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
 
 def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
     """Load the configured weights into a model, and report what was loaded."""
-    from ingredients.checkpoints.weights import find_weights, read_weights
-    from ingredients.models.weights import load_weights_into, rename
+    from sacristan.ingredients.checkpoints.weights import find_weights, read_weights
+    from sacristan.ingredients.models.weights import load_weights_into, rename
 
     folder = getattr(run, "folder", None)
     # Only rank 0 is recorded and knows the folder of runs.
@@ -209,7 +209,7 @@ def summary(_config: Map, _run: Any) -> None:
     """Show output shape, parameters, operations and memory of each layer, and the totals."""
     import torch
 
-    from ingredients.models.summarizing import summarize
+    from sacristan.ingredients.models.summarizing import summarize
 
     data = _run.ingredients["data"].make_data(_run.config["seed"], torch.device("cpu"))
     num_outputs = _run.ingredients["loss"].make_loss(data).num_outputs
@@ -218,14 +218,7 @@ def summary(_config: Map, _run: Any) -> None:
 
 
 def model_for(data: Data, num_outputs: int, seed: int, **options: bool) -> nn.Module:
-    """Build the configured model for the shape and type of some data; see `make_model`.
-
-    Args:
-        data: The data.
-        num_outputs: Number of outputs, as the loss reads them.
-        seed: Seed of the experiment.
-        **options: `pretrained` and `tuned` of `make_model`.
-    """
+    """Build the configured model for the shape and type of some data; `options` are those of `make_model`."""
     dtype, preparation = data.input_dtype, data.preparation
     return make_model(data.input_shape, num_outputs, seed, dtype=dtype, preparation=preparation, **options)
 
@@ -235,8 +228,8 @@ def probe(_config: Map, _run: Any) -> None:
     """Show activations and gradients of the layers for one training batch, and draw them as probe.png."""
     import torch
 
-    from ingredients.config.seed import global_stream
-    from ingredients.inspection.one_batch import draw, look, print_seen
+    from sacristan.ingredients.config.seed import global_stream
+    from sacristan.ingredients.inspection.one_batch import draw, look, print_seen
 
     seed = _run.config["seed"]
     data = _run.ingredients["data"].make_data(seed, torch.device("cpu"))
@@ -251,12 +244,8 @@ def probe(_config: Map, _run: Any) -> None:
 
 
 def print_summary(summary: dict[str, Any]) -> None:
-    """Print a summary as a table and totals.
-
-    Args:
-        summary: The result of `models.summarizing.summarize`.
-    """
-    from ingredients.config.tables import print_table
+    """Print a summary as a table and totals."""
+    from sacristan.ingredients.config.tables import print_table
 
     rows = [
         [

@@ -8,16 +8,17 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require, suggested
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import OptimizerError
+from sacristan.configs import Map
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import OptimizerError
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from ingredients.losses.building import Loss
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["build_optimizer", "ingredient", "make_optimizer", "parameter_groups"]
 
@@ -96,20 +97,10 @@ def build_optimizer(
     implementation: str | None = None,
     loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
-    """Build an optimizer without Sacred.
+    """Build an optimizer without Sacred for the model and the trainable parameters of the loss.
 
-    Args:
-        model: The model.
-        loss: The loss; its trainable parameters are optimised as well.
-        name, lr, weight_decay, options, groups, decay_bias_and_norm, layer_decay, implementation: As in the config.
-
-    Returns:
-        An optimizer whose groups have the `names` of their parameters; torch's own `param_names` would require names
-        for groups that are added later.
-
-    Raises:
-        OptimizerError: If there is no such class, a group matches nothing, or the class rejects the parameters.
-        ConfigError: If the class does not take an option.
+    Its groups have the `names` of their parameters; torch's own `param_names` would require names for groups that are
+    added later.
     """
     import inspect
 
@@ -174,7 +165,7 @@ def _layer_rates(model: nn.Module, lr: float, layer_decay: float) -> dict[str, f
 
     Source: Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555; Bao et al., BEiT, https://arxiv.org/abs/2106.08254
     """
-    from ingredients.models.layers import layers_of
+    from sacristan.ingredients.models.layers import layers_of
 
     layers = layers_of(model)
     rates = [lr * layer_decay**distance for distance in reversed(range(len(layers)))]
@@ -196,7 +187,7 @@ def _optimizer_class(name: str) -> type:
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
     if name not in known:
-        hint = suggested(name, known, f"there are: {', '.join(sorted(known))}")
+        hint = suggestion(name, known, f"there are: {', '.join(sorted(known))}")
         raise OptimizerError(f"optimizer.name: got {name!r}, which torch.optim does not have; {hint}")
     return known[name]
 
@@ -208,27 +199,16 @@ def parameter_groups(
     of_loss: Mapping[str, nn.Parameter] = {},
     rates: Mapping[str, float] = {},
 ) -> list[dict[str, Any]]:
-    """Group the parameters of a model for an optimizer.
+    """Group the parameters of a model for an optimizer: dicts with `params`, their `names`, and options.
 
-    Args:
-        model: The model; permanently frozen parameters are left out. Parameters that `model.unfreeze` trains from a
-            later epoch on are included from the start, so that schedules reach them; optimizers skip parameters
-            without gradients.
-        groups: Mappings with `match`, a glob on parameter names such as `encoder.*` or `*.bias`, and `lr`,
-            `weight_decay` or other options of the group. A parameter belongs to the first group that matches.
-        decay_bias_and_norm: Whether biases and parameters of normalisation layers get weight decay.
-        of_loss: Parameters of the loss by name; here they are called `loss.NAME`.
-        rates: Learning rates by parameter name; `lr` of a group overrides them.
-
-    Returns:
-        Non-empty dicts with `params`, their `names`, and the options of the group. Parameters without a match come
-        first, so that the first learning rate is that of the config.
-
-    Raises:
-        OptimizerError: If a group has no `match` or matches no parameter, or nothing is trainable.
+    Each parameter belongs to the first of `groups` whose glob `match` fits its name; those without a match come first,
+    so that the first learning rate is that of the config. Permanently frozen parameters are left out. Those that
+    `model.unfreeze` trains later are included from the start, so that schedules reach them; optimizers skip parameters
+    without gradients. Parameters of the loss are called `loss.NAME`. `rates` are learning rates by parameter name,
+    which `lr` of a group overrides.
     """
-    from ingredients.models.compiled import plain_name
-    from ingredients.models.freezing import will_train
+    from sacristan.ingredients.models.compiled import plain_name
+    from sacristan.ingredients.models.freezing import will_train
 
     named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if will_train(parameter)]
     named += [(f"loss.{name}", parameter) for name, parameter in of_loss.items()]
@@ -280,8 +260,8 @@ def _pattern(group: Mapping[str, Any]) -> str:
 
 
 def _biases_and_norms(model: nn.Module) -> set[str]:
-    from ingredients.models.compiled import plain_name
-    from ingredients.models.layers import NORMS
+    from sacristan.ingredients.models.compiled import plain_name
+    from sacristan.ingredients.models.layers import NORMS
 
     return {
         plain_name(f"{prefix}.{name}" if prefix else name)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from configs import Map
-from ingredients.config.construct import suggested
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError
+from sacristan.configs import Map
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["ingredient"]
 
@@ -36,31 +36,16 @@ def _check_config(config: Map) -> None:
 
 
 def check_probes(every: int, what: Sequence[str]) -> None:
-    """Check the settings of probes.
-
-    Args:
-        every: Optimizer steps between two inspections.
-        what: Names of statistics.
-
-    Raises:
-        ConfigError: If `every` is below 1, or a name is unknown; the message names the nearest one.
-    """
+    """Check the settings of probes."""
     if every < 1:
         raise ConfigError(f"probe.every: got {every}, expected at least 1")
     unknown = [name for name in what if name not in _WHAT]
     if unknown:
-        hint = suggested(unknown[0], _WHAT)
+        hint = suggestion(unknown[0], _WHAT)
         raise ConfigError(f"probe.what: got {unknown[0]!r}, which no probe measures; {hint}")
 
 
 def check_profile(steps: Sequence[int]) -> None:
-    """Check the steps of a profile.
-
-    Args:
-        steps: The first and the last step, from 1; empty for no profile.
-
-    Raises:
-        ConfigError: If there are not two, or the last one comes before the first.
-    """
+    """Check that the steps of a profile are its first and last step, from 1, or empty for no profile."""
     if len(steps) not in (0, 2) or (steps and not 1 <= steps[0] <= steps[-1]):
         raise ConfigError(f"probe.profile: got {list(steps)}, expected the first and the last step, such as [10, 19]")

@@ -6,10 +6,11 @@ import inspect
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients.config.construct import build, import_object, is_dotted_path, suggested
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import SchedulerError
+from sacristan.configs import Map
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, import_object, is_dotted_path
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import SchedulerError
 
 if TYPE_CHECKING:
     import torch
@@ -216,18 +217,7 @@ def build_schedule(
     metric: str = "val/loss",
     warmup_steps: int = 0,
 ) -> Schedule:
-    """Build a schedule without Sacred.
-
-    Args:
-        optimizer: The optimizer whose learning rates to schedule.
-        epochs: Epochs of the training.
-        steps_per_epoch: Optimizer steps in an epoch.
-        name, options, interval, metric, warmup_steps: As in the config.
-
-    Raises:
-        SchedulerError: If there is no such class, or it rejects its options.
-        ConfigError: If the class does not take an option.
-    """
+    """Build a schedule without Sacred."""
     cls = _checked_class(name, interval, warmup_steps)
     if cls is None:
         return Schedule(optimizer, None, interval, metric, warmup_steps)
@@ -255,7 +245,7 @@ def _checked_class(name: str | None, interval: str, warmup_steps: int) -> type |
 
 
 def _lengths(cls: type, options: Mapping[str, Any], length: int) -> dict[str, Any]:
-    """Return the lengths that the options leave out: that of the training."""
+    """Return the lengths that the options leave out, from the training's."""
     parameters = inspect.signature(cls).parameters
     if "total_steps" in parameters and "epochs" in options:
         return {}
@@ -283,6 +273,6 @@ def _scheduler_class(name: str) -> type:
         if issubclass(cls, lr_scheduler.LRScheduler) and not key.endswith(("LRScheduler", *_MADE_OF_OBJECTS))
     }
     if name not in known:
-        hint = suggested(name, known, f"there are: {', '.join(sorted(known))}")
+        hint = suggestion(name, known, f"there are: {', '.join(sorted(known))}")
         raise SchedulerError(f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have; {hint}")
     return known[name]

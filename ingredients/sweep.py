@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
-from configs import Map, to_plain
-from configs.yaml_text import load_yaml
-from ingredients.config.ingredient import Ingredient
-from ingredients.errors import ConfigError
+from sacristan.configs import Map, to_plain
+from sacristan.configs.yaml_text import load_yaml
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from runs.sweeps.agents.engines import Engine
-    from runs.sweeps.agents.trials import Means
-    from runs.sweeps.spec.definition import Definition
-    from runs.sweeps.spec.spec import Spec
-    from runs.sweeps.study.place import Place
+    from sacristan.runs.sweeps.agents.engines import Engine
+    from sacristan.runs.sweeps.agents.trials import Means
+    from sacristan.runs.sweeps.spec.definition import Definition
+    from sacristan.runs.sweeps.spec.spec import Spec
+    from sacristan.runs.sweeps.study.place import Place
 
 __all__ = ["ingredient"]
 
@@ -118,7 +118,7 @@ def run(_config: Map, _run: Any) -> Any:
     """Start a sweep with agents; the same command again continues where it stopped, another one extends the search."""
     check_config(_config)
     with _errors():
-        from runs.sweeps.agents.commands import run_sweep
+        from sacristan.runs.sweeps.agents.commands import run_sweep
 
         place, spec = _place(_run), _spec(_config)
         definition, means = _definition(_config, _run, spec), _means(_config, _run, place, spec, {})
@@ -132,8 +132,8 @@ def agent(_config: Map, _run: Any) -> int:
     """Work on a sweep (sweep.id=...) that was started elsewhere, until nothing is left to take."""
     check_config(_config)
     with _errors():
-        from runs.sweeps.agents.commands import join_sweep
-        from runs.work.sharing import divided_threads
+        from sacristan.runs.sweeps.agents.commands import join_sweep
+        from sacristan.runs.work.sharing import divided_threads
 
         place, id = _place(_run), _id(_config)
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
@@ -145,7 +145,7 @@ def agent(_config: Map, _run: Any) -> int:
 def status(_config: Map, _run: Any) -> None:
     """Show the status of a sweep (sweep.id=...); without an id, of all sweeps."""
     with _errors():
-        from runs.sweeps.views.printing import show_status
+        from sacristan.runs.sweeps.views.printing import show_status
 
         show_status(_place(_run), _config.id)
 
@@ -154,7 +154,7 @@ def status(_config: Map, _run: Any) -> None:
 def stop(_config: Map, _run: Any) -> None:
     """Stop a sweep (sweep.id=...): finish the current runs, and start none."""
     with _errors():
-        from runs.sweeps.agents.commands import stop_sweep
+        from sacristan.runs.sweeps.agents.commands import stop_sweep
 
         stop_sweep(_place(_run), _id(_config))
 
@@ -167,8 +167,8 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
     """
     check_config(_config)
     with _errors():
-        from runs.sweeps.agents.commands import best_trials
-        from runs.work.sharing import divided_threads
+        from sacristan.runs.sweeps.agents.commands import best_trials
+        from sacristan.runs.work.sharing import divided_threads
 
         place, workers = _place(_run), _workers(_config)
 
@@ -183,7 +183,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
     with _errors():
-        from runs.sweeps.views.printing import plot_sweep
+        from sacristan.runs.sweeps.views.printing import plot_sweep
 
         plot_sweep(_place(_run), _id(_config))
 
@@ -193,8 +193,8 @@ def plot(_config: Map, _run: Any) -> None:
 
 @contextlib.contextmanager
 def _errors() -> Iterator[None]:
-    """Turn errors of sweeps and of the disk into one that ends the command line in one line."""
-    from runs.errors import RunsError
+    """Turn errors of sweeps and of the disk into an error of one line that ends the command."""
+    from sacristan.runs.errors import RunsError
 
     try:
         yield
@@ -209,8 +209,8 @@ def _errors() -> Iterator[None]:
 
 
 def _place(run: Any) -> Place:
-    """Return where sweeps are kept for a run with these observers."""
-    from runs.sweeps.study.place import Place
+    """Return the folder or database of the sweeps for a run with these observers."""
+    from sacristan.runs.sweeps.study.place import Place
 
     given = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
@@ -221,7 +221,7 @@ def _place(run: Any) -> Place:
 
 
 def _spec(config: Map) -> Spec:
-    from runs.sweeps.spec.spec import read_over, read_spec
+    from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
     if (config.spec is None) == (config.over is None):
         got = "neither" if config.spec is None else "both"
@@ -237,7 +237,7 @@ def _spec(config: Map) -> Spec:
 
 
 def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
-    """Return an entry that is a mapping, or a text of YAML that holds one."""
+    """Return an entry that is a mapping, or a YAML text of one."""
     import yaml
 
     value = to_plain(config[name])
@@ -254,13 +254,13 @@ def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
 
 
 def _settings(run: Any) -> tuple[str, ...]:
-    """Return the settings behind `with`, without those of the sweep itself."""
+    """Return the settings after `with`, without those of the sweep itself."""
     words = run.meta_info["options"].get("UPDATE") or []
     return tuple(word for word in words if not word.startswith("sweep."))
 
 
 def _definition(config: Map, run: Any, spec: Spec) -> Definition:
-    from runs.sweeps.spec.definition import Definition
+    from sacristan.runs.sweeps.spec.definition import Definition
 
     info = run.experiment_info
     options = run.meta_info["options"]
@@ -294,7 +294,7 @@ def _id(config: Map) -> str:
 
 def _spec_of(place: Place, id: str) -> Spec:
     """Return the spec of a sweep that was started elsewhere."""
-    from runs.sweeps.spec.spec import spec_of
+    from sacristan.runs.sweeps.spec.spec import spec_of
 
     with contextlib.closing(place.home(id)) as home:
         return spec_of(home.definition())
@@ -302,7 +302,7 @@ def _spec_of(place: Place, id: str) -> Spec:
 
 def _workers(config: Map) -> list[dict[str, str]]:
     """Return the variables of each agent's runs: a GPU for each, shared by `workers_per_gpu`."""
-    from runs.work.sharing import visible_gpus
+    from sacristan.runs.work.sharing import visible_gpus
 
     gpus = visible_gpus(os.environ)
     if not gpus:
@@ -313,14 +313,14 @@ def _workers(config: Map) -> list[dict[str, str]]:
 
 
 def _engine(config: Map) -> Engine:
-    from runs.sweeps.agents.engines import Engine
+    from sacristan.runs.sweeps.agents.engines import Engine
 
     resources = _mapping(config, "resources", "{cpus: 4, gpus: 1}")
     return Engine(config.engine, config.address, resources, _mapping(config, "slurm", "{partition: gpu}"))
 
 
 def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from runs.sweeps.agents.trials import Means
+    from sacristan.runs.sweeps.agents.trials import Means
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")

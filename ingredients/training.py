@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from configs import Map
-from ingredients import composed
-from ingredients.config.ingredient import Ingredient
-from ingredients.config.tables import print_drawn
-from ingredients.errors import ConfigError
+from sacristan.configs import Map
+from sacristan.configs.nearest import misspelt
+from sacristan.ingredients import composed
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.config.tables import print_drawn
+from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
 
@@ -64,40 +64,22 @@ def _check_config(config: Map) -> None:
     check_lengths(config.epochs, config.val_interval, config.log_interval)
     check_patience(config.patience, config.min_delta)
     check_average(config.average, config.average_decay, config.average_start, config.epochs)
-    near = difflib.get_close_matches(config.monitor, _MEASURED, n=1, cutoff=0.88)
-    if config.monitor not in _MEASURED and near:
+    if near := misspelt(config.monitor, _MEASURED):
         raise ConfigError(
-            f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near[0]}? There are: "
+            f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near}? There are: "
             f"{', '.join(_MEASURED)}"
         )
 
 
 def check_lengths(epochs: int, val_interval: int, log_interval: int) -> None:
-    """Check the length and the intervals of a training.
-
-    Args:
-        epochs: Passes over the training data.
-        val_interval: Epochs between validations.
-        log_interval: Optimizer steps between logged values.
-
-    Raises:
-        ConfigError: If one of them is below 1.
-    """
+    """Check the length and the intervals of a training."""
     for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
         if value < 1:
             raise ConfigError(f"training.{name}: got {value}, expected at least 1")
 
 
 def check_patience(patience: int | None, min_delta: float) -> None:
-    """Check the settings of early stopping.
-
-    Args:
-        patience: Validations without improvement; None never stops early.
-        min_delta: Smallest change that counts as an improvement.
-
-    Raises:
-        ConfigError: If `patience` is below 1, or `min_delta` below 0.
-    """
+    """Check the settings of early stopping; a `patience` of None never stops early."""
     if patience is not None and patience < 1:
         raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
     if not min_delta >= 0:
@@ -105,17 +87,7 @@ def check_patience(patience: int | None, min_delta: float) -> None:
 
 
 def check_average(average: str | None, decay: float, start: int | None, epochs: int) -> None:
-    """Check the settings of an average of the weights.
-
-    Args:
-        average: `ema`, `swa` or None.
-        decay: Share of the average kept at each step, with `ema`.
-        start: First epoch of the average; None for the default.
-        epochs: Epochs of the training.
-
-    Raises:
-        ConfigError: If one of them is out of range.
-    """
+    """Check the settings of an average of the weights, `ema` or `swa`."""
     if average not in (None, "ema", "swa"):
         raise ConfigError(f"training.average: got {average!r}, expected ema, swa or None")
     if not 0 < decay < 1:
@@ -127,7 +99,7 @@ def check_average(average: str | None, decay: float, start: int | None, epochs: 
 @ingredient.command(unobserved=True, needs=_NEEDED)
 def find_lr(_run: Any) -> None:
     """Try learning rates from 1e-7 to 10, and suggest one: a table, and with matplotlib the picture lr_range.png."""
-    from ingredients.tuning.lr_range import draw, print_range, try_rates
+    from sacristan.ingredients.tuning.lr_range import draw, print_range, try_rates
 
     parts, opt, precision = _to_train(_run)
     found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
@@ -138,7 +110,7 @@ def find_lr(_run: Any) -> None:
 @ingredient.command(unobserved=True, needs=_NEEDED)
 def find_batch_size(_run: Any) -> None:
     """Find the largest data.batch_size that fits the GPU's memory; draw memory and speed by size."""
-    from ingredients.tuning.batch_size import draw, largest_batch, print_sizes
+    from sacristan.ingredients.tuning.batch_size import draw, largest_batch, print_sizes
 
     parts, opt, precision = _to_train(_run)
     found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)

@@ -1,12 +1,12 @@
 """Recording of runs: a journal on the local disk first, MongoDB and TensorBoard beside it.
 
-    from observers import FileObserver, Image, MongoObserver
+    from sacristan.observers import FileObserver, Image, MongoObserver
 
 `FileObserver` and `MongoObserver` are subclasses of Sacred's FileStorageObserver and MongoObserver. `Image`,
-`Table` and so on, listed in `observers.media`, are what a run can log beside numbers.
+`Table` and so on, listed in `sacristan.observers.media`, are what a run can log beside numbers.
 `ArtifactStore` has the artifacts of a folder of runs. `read_metrics`, `read_media` and `read_table` read a run's folder
 back. The protocols say what an observer of your own may implement beyond Sacred's events. Every error is an
-`ObserversError`; `observers.errors` draws the tree.
+`ObserversError`; `sacristan.observers.errors` draws the tree.
 
 Nothing but the errors is loaded before it is asked for, because `runs` reads records without Sacred.
 """
@@ -14,16 +14,15 @@ Nothing but the errors is loaded before it is asked for, because `runs` reads re
 from __future__ import annotations
 
 import importlib
-import runpy
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-if "configs.packages" not in sys.modules:  # by its path, because something may hide `configs`
-    runpy.run_path(str(Path(__file__).parents[1] / "configs" / "packages.py"))
+if "." not in __name__:  # imported by its old name, from a checkout
+    from sacristan.old_names import forward
 
-from observers import media
-from observers.errors import (
+    forward(__name__)
+
+from sacristan.observers import media
+from sacristan.observers.errors import (
     ArtifactDamagedError,
     ArtifactError,
     ArtifactNotFoundError,
@@ -75,33 +74,33 @@ __all__ = [
 __all__ += media.__all__
 
 if TYPE_CHECKING:
-    from observers.artifacts.store import ArtifactStore, Lineage
-    from observers.artifacts.version import ArtifactFile, ArtifactVersion
-    from observers.file.observer import FileObserver, file_observer, run_folder
-    from observers.media import *  # noqa: F403  # the kinds of media, listed there
-    from observers.mongo.observer import MongoObserver
-    from observers.record.media_files import MediaEntry, MediaRecord, read_media, read_table
-    from observers.record.points.intact_points import read_metrics
-    from observers.record.points.points import Series
-    from observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
-    from observers.tensorboard.tensorboard_observer import TensorBoardObserver
+    from sacristan.observers.artifacts.store import ArtifactStore, Lineage
+    from sacristan.observers.artifacts.version import ArtifactFile, ArtifactVersion
+    from sacristan.observers.file.observer import FileObserver, file_observer, run_folder
+    from sacristan.observers.media import *  # noqa: F403  # the kinds of media, listed there
+    from sacristan.observers.mongo.observer import MongoObserver
+    from sacristan.observers.record.media_files import MediaEntry, MediaRecord, read_media, read_table
+    from sacristan.observers.record.points.intact_points import read_metrics
+    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
+    from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
 else:
     _NAMES = {
-        "observers.artifacts.store": "ArtifactStore Lineage",
-        "observers.artifacts.version": "ArtifactFile ArtifactVersion",
-        "observers.file.observer": "FileObserver file_observer run_folder",
-        "observers.mongo.observer": "MongoObserver",
-        "observers.record.media_files": "MediaEntry MediaRecord read_media read_table",
-        "observers.record.points.intact_points": "read_metrics",
-        "observers.record.points.points": "Series",
-        "observers.record.protocols": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
-        "observers.tensorboard.tensorboard_observer": "TensorBoardObserver",
+        "sacristan.observers.artifacts.store": "ArtifactStore Lineage",
+        "sacristan.observers.artifacts.version": "ArtifactFile ArtifactVersion",
+        "sacristan.observers.file.observer": "FileObserver file_observer run_folder",
+        "sacristan.observers.mongo.observer": "MongoObserver",
+        "sacristan.observers.record.media_files": "MediaEntry MediaRecord read_media read_table",
+        "sacristan.observers.record.points.intact_points": "read_metrics",
+        "sacristan.observers.record.points.points": "Series",
+        "sacristan.observers.record.protocols": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
+        "sacristan.observers.tensorboard.tensorboard_observer": "TensorBoardObserver",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()} | media.HOMES
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:
-            raise AttributeError(f"module 'observers' has no attribute {name!r}")
+            raise AttributeError(f"module 'sacristan.observers' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOMES[name]), name)
 
     def __dir__() -> list[str]:

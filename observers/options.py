@@ -8,15 +8,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from configs.importing import import_sacred
+from sacristan.configs.importing import import_sacred
+from sacristan.configs.map import abbreviated
 
 # First, because other modules import Sacred.
 import_sacred()
 
 from sacred.commandline_options import cli_option
 
-from observers.notifying.addresses import ADDRESSES_VARIABLE
-from observers.record.redaction import is_secret_name, redact
+from sacristan.observers.notifying.addresses import ADDRESSES_VARIABLE
+from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = [
     "anonymous_option",
@@ -37,7 +38,7 @@ _MOST_NAMES = 5  # in a message
 @cli_option("-F", "--file_storage")
 def file_option(args: str, run: Any) -> None:
     """Record the run in a folder below this one."""
-    from observers.file.observer import FileObserver
+    from sacristan.observers.file.observer import FileObserver
 
     observer = FileObserver(args)
     # The experiment may already record there.
@@ -48,8 +49,8 @@ def file_option(args: str, run: Any) -> None:
 @cli_option("-m", "--mongo_db")
 def mongo_option(args: str, run: Any) -> None:
     """Send the run to a MongoDB, too: [host:port:]db[.collection[:id]][!priority], or a mongodb:// URL."""
-    from observers.mongo.destination import parse_mongo_option
-    from observers.mongo.observer import MongoObserver
+    from sacristan.observers.mongo.destination import parse_mongo_option
+    from sacristan.observers.mongo.observer import MongoObserver
 
     run.observers.append(MongoObserver(**parse_mongo_option(args)))
 
@@ -57,14 +58,14 @@ def mongo_option(args: str, run: Any) -> None:
 @cli_option("-T", "--tensorboard", is_flag=True)
 def tensorboard_option(args: bool, run: Any) -> None:
     """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
-    from observers.tensorboard.tensorboard_observer import TensorBoardObserver
+    from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())
 
 
 @cli_option("-E", "--environment")
 def environment_option(args: str, run: Any) -> None:
-    """Record environment variables: NAME,NAME,... with * for any letters; `runs reproduce` compares them."""
+    """Record environment variables: NAME,NAME,... with * for any letters; `sacristan reproduce` compares them."""
     values: dict[str, str | None] = {}
     for name in filter(None, map(str.strip, args.split(","))):
         names = fnmatch.filter(os.environ, name) if "*" in name else [name]
@@ -90,7 +91,7 @@ def anonymous_option(args: bool, run: Any) -> None:
 @cli_option("-e", "--enforce_clean", is_flag=True)
 def clean_option(args: bool, run: Any) -> None:
     """Reject the run if its git repository has changes, or if a source of the run is not committed."""
-    from observers.provenance.sources_and_git import uncommitted_files
+    from sacristan.observers.provenance.sources_and_git import uncommitted_files
 
     info = run.experiment_info
     base = Path(info["base_dir"])
@@ -98,8 +99,8 @@ def clean_option(args: bool, run: Any) -> None:
     if names is None:
         raise RuntimeError(f"-e: git cannot compare {base} with a commit; commit the sources, or leave out -e")
     if names:
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        raise RuntimeError(f"-e: not committed: {', '.join(names[:_MOST_NAMES])}{more}; commit them, or leave out -e")
+        texts = abbreviated(names, _MOST_NAMES, " and {} more")
+        raise RuntimeError(f"-e: not committed: {texts}; commit them, or leave out -e")
 
 
 @cli_option("-f", "--force", is_flag=True)

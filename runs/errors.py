@@ -26,6 +26,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from sacristan.configs.installation import missing_package
+
 __all__ = [
     "ArchiveError",
     "ChangedError",
@@ -114,35 +116,18 @@ class SweepError(RunsError, ValueError):
 
 @contextlib.contextmanager
 def needing_extra(extra: str, what: str) -> Iterator[None]:
-    """Import optional packages within; a missing one is an error that names the extra.
-
-    Args:
-        extra: Its name in setup.cfg.
-        what: What needs it.
-
-    Raises:
-        MissingExtraError: If a package is missing.
-    """
+    """Import optional packages within; a missing one is an error that names the extra."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(
-            f"{what} needs the package {error.name!r}, which is not installed; "
-            f"install it with: pip install 'sacristan[{extra}]'"
-        ) from error
+        raise MissingExtraError(missing_package(f"{what} needs", error.name, extra)) from error
 
 
 @contextlib.contextmanager
 def naming_os_errors(sentence: str, hint: str = "", kind: type[RunsError] = StoreError) -> Iterator[None]:
-    """Turn an OSError within into an error of the package: the sentence, the system's reason in brackets, and the hint.
+    """Turn an OSError within into an error of the package: the sentence, the system's reason in brackets, and `hint`.
 
-    Args:
-        sentence: What cannot be done, such as `my_runs cannot be written`.
-        hint: What to do next, such as `; check its permissions`.
-        kind: The class of the error.
-
-    Raises:
-        RunsError: If there is an OSError.
+    The hint says what to do next, and begins with its punctuation: `; check its permissions`.
     """
     try:
         yield

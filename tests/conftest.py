@@ -35,16 +35,16 @@ from tests import processes
 
 processes.become_worker()  # before it imports the lab
 
-from configs.importing import import_sacred
+from sacristan.configs.importing import import_sacred
 
 # Before a test module imports it.
 import_sacred()
 
-from runs.errors import ServerError
-from runs.work.mongod import Mongod
+from sacristan.runs.errors import ServerError
+from sacristan.runs.work.mongod import Mongod
 
 if TYPE_CHECKING:
-    from ingredients.datasets.batches import Data
+    from sacristan.ingredients.datasets.batches import Data
 
 # What only workers need, torch above all, is imported where it is needed: the process that hands out tests has none.
 
@@ -65,7 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # till all is collected: thousands of tests and torch, none of which will go
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
-        for name in ("configs", "experiments", "ingredients", "observers", "runs"):
+        for name in ("configs", "experiments", "ingredients", "observers", "runs", "sacristan"):
             compileall.compile_dir(config.rootpath / name, quiet=2)
     if is_worker or config.option.basetemp or not MEMORY.is_dir():
         return
@@ -157,7 +157,7 @@ def _root_logger_as_it_was() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _no_records_unasked() -> Iterator[None]:
     """Let experiments that tests make in this process record where observers say so, and not in `my_runs/`, too."""
-    from experiments import Experiment
+    from sacristan.experiments import Experiment
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(Experiment.__init__.__kwdefaults__, "record_to", None)
@@ -231,7 +231,7 @@ def tensor_data() -> Callable[..., Data]:
     """
     import torch
 
-    from ingredients.datasets.batches import Data, TensorBatches
+    from sacristan.ingredients.datasets.batches import Data, TensorBatches
 
     def make(
         train,

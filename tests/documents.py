@@ -12,7 +12,7 @@ from typing import Any
 import pydantic_core
 import pytest
 
-from runs.commands import schemas
+from sacristan.runs.commands import schemas
 
 __all__ = ["HOSTILE", "SCHEMAS", "checked", "closed", "keys_of", "keys_with_values", "record"]
 
@@ -96,8 +96,8 @@ def record(folder: Path, url: str, name: str) -> None:
     import sacred
     from sacred.observers import FileStorageObserver
 
-    from experiments import Experiment
-    from observers import FileObserver, MongoObserver
+    from sacristan.experiments import Experiment
+    from sacristan.observers import FileObserver, MongoObserver
 
     (folder / "weights.txt").write_text("weights")
     ex = Experiment("json", base_dir=folder, save_git_info=False)

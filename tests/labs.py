@@ -15,5 +15,6 @@ def copy_lab(folder: Path) -> None:
     for name in ("configs", "experiments", "ingredients", "observers", "runs"):
         # What has more behind its suffix is being written by another process.
         shutil.copytree(_LAB / name, folder / name, ignore=shutil.ignore_patterns("*.pyc.*"))
+    shutil.copytree(_LAB / "sacristan", folder / "sacristan", symlinks=True)
     for name in ("exp.py", "hubconf.py"):
         shutil.copy2(_LAB / name, folder)

@@ -3,7 +3,7 @@
     from tests.processes import PIPE, Process, run
 
     done = run([sys.executable, "exp.py", "with", "epochs=1"], cwd=folder)
-    with Process([sys.executable, "-m", "runs", "ls", "--follow"], stdout=PIPE) as process: ...
+    with Process([sys.executable, "-m", "sacristan", "ls", "--follow"], stdout=PIPE) as process: ...
 
 They take the place of `subprocess.run` and `subprocess.Popen`, and differ in this:
 
@@ -52,7 +52,7 @@ _LAUNCHER = """#!{python} -S
 import sys
 sys.path[0] = {root!r}
 from tests.processes import Process
-with Process([sys.executable, *sys.argv[1:]]) as process:
+with Process([sys.executable, *{words!r}, *sys.argv[1:]]) as process:
     code = process.wait()
 sys.exit(code if code >= 0 else 128 - code)
 """
@@ -67,9 +67,9 @@ class Process:
         ignore: Signals that it ignores from its start.
         cold: Whether Python starts afresh, too.
         starts_python: Whether the Python that it starts by `subprocess` is warm as it is itself; by default those of
-            `runs resume`, `fork`, `reproduce` and `work`, `sweep.run` and `sweep.agent` are.
+            `sacristan resume`, `fork`, `reproduce` and `work`, `sweep.run` and `sweep.agent` are.
         becomes_python: Whether the Python that it becomes by `os.execve` is warm, too; by default those of
-            `runs resume` and `fork` are. Till then its signals meet a stand-in, which ends by them.
+            `sacristan resume` and `fork` are. Till then its signals meet a stand-in, which ends by them.
 
     Attributes:
         pid: Its number.
@@ -100,7 +100,7 @@ class Process:
         if starts_python is None:
             starts_python = starts_others(words)
         if becomes_python is None:
-            becomes_python = words[1:3] == ["-m", "runs"] and not _BECOMING.isdisjoint(words)
+            becomes_python = words[1:3] == ["-m", "sacristan"] and not _BECOMING.isdisjoint(words)
         self.args, self._is_text = command, text
         self.returncode: int | None = None
         self.stdin = self.stdout = self.stderr = None
@@ -293,9 +293,10 @@ def launcher(folder: Path) -> dict[str, str]:
     The process that it waits for has another pid, and signals to the one do not reach the other.
     """
     folder.mkdir()
-    program = folder / "python"
-    program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1])))
-    program.chmod(0o755)
+    for name, words in (("python", []), ("sacristan", ["-m", "sacristan"])):
+        program = folder / name
+        program.write_text(_LAUNCHER.format(python=sys.executable, root=str(_SERVER.parents[1]), words=words))
+        program.chmod(0o755)
     return {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", ADDRESS_VARIABLE: _address().replace("\0", "@")}
 
 

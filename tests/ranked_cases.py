@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from experiments.training.callbacks import Callback
-from experiments.training.loop import evaluate, fit, predict
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.datasets.batches import Data
-from ingredients.datasets.epochs import TensorBatches
-from ingredients.errors import LabError
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.ranks.group import current
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import evaluate, fit, predict
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.epochs import TensorBatches
+from sacristan.ingredients.errors import LabError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.ranks.group import current
 from tests import zoo
 from tests.zoo import make_model
 
@@ -96,6 +97,13 @@ class Experts(nn.Module):
             if len(rows):
                 outputs = outputs.index_add(0, rows, expert(inputs[rows]) * shares[rows, number, None])
         return outputs
+
+
+class OwnExpert(Task):
+    """Uses another expert on each rank."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        return model.experts[current().rank](batch[0]).square().mean()  # type: ignore[index, union-attr]
 
 
 class Drifting(Task):
@@ -255,6 +263,7 @@ CASES: dict[str, Any] = {
     "values": (VALUES, lambda: Loss(nn.MSELoss(), "values", 2), 1),
     "own": (LABELS, Own, 2),
     "own masked": (SPARSE, Masked, 1),
+    "own masked, normalised": (SPARSE, Masked, 1),
     "own of parts": (LABELS, OfParts, 3),
     "own of parts masked": (SPARSE, OfParts, 1),
     "normalised": (LABELS, _classes, 2),
@@ -289,6 +298,8 @@ FAULTS: dict[str, Any] = {
     "nothing": (LABELS, Nothing, 1),
     "named apart": (LABELS, NamedApart, 1),
 }
+# Where parameters are split over ranks.
+SPLIT_FAULTS: dict[str, Any] = {"own expert": (LABELS, OwnExpert, 1)}
 # Cases with several optimizers that are resumed.
 OWN_SESSIONS = ("noisy", "actor and critic, accumulate 3")
 
@@ -309,9 +320,8 @@ def train(
     case: str, device: str = "cpu", epochs: int = 2, keeper: Checkpointer | None = None, batch_size: int = 0
 ) -> dict[str, Any]:
     """Train a case on a device; return its weights, points, metrics, predictions, and exchanges of gradients."""
-    targets, make_loss, accumulate = (
-        CASES | ZOO | FAULTS | {"noisy": (LABELS, Noisy, 2), "experts": (LABELS, _classes, 2)}
-    )[case]
+    others = {"noisy": (LABELS, Noisy, 2), "experts": (LABELS, _classes, 2)}
+    targets, make_loss, accumulate = (CASES | ZOO | FAULTS | SPLIT_FAULTS | others)[case]
     ranks = current()
     parts = {"train": slice(0, 30), "val": slice(30, 43), "test": slice(43, 47)}
     where = torch.device(device, ranks.rank) if device == "cuda" else torch.device(device)
@@ -339,8 +349,8 @@ def train(
     if hasattr(loss, "parts"):
         model, optimizer = loss.parts()
     else:
-        model = make_model(nn.BatchNorm1d(8) if case == "normalised" else nn.Identity(), num_outputs).to(where)
-        model = Experts().to(where) if case == "experts" else model
+        model = make_model(nn.BatchNorm1d(8) if "normalised" in case else nn.Identity(), num_outputs).to(where)
+        model = Experts().to(where) if case in ("experts", "own expert") else model
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01 if "sum" in case else 0.1, momentum=0.5)
     amp = MixedPrecision(where, accumulate=accumulate, clip_norm=1.0 if case == "normalised" else None)
     callbacks = [exchanges]
@@ -384,10 +394,10 @@ def train_unused(case: str = "unused") -> Tensor:
         current().options["find_unused_parameters"] = False
 
 
-def failed() -> dict[str, str]:
+def failed(faults: Mapping[str, Any]) -> dict[str, str]:
     """Return the message of each fault."""
     messages = {}
-    for fault in FAULTS:
+    for fault in faults:
         try:
             train(fault)
         except LabError as error:
@@ -405,9 +415,9 @@ def _note(logged: list, name: str, value: float, step: int) -> None:
 
 
 if __name__ == "__main__":
-    from ingredients.ranks.group import join, leave
-    from ingredients.ranks.notices import Notices
-    from ingredients.ranks.world import world_of
+    from sacristan.ingredients.ranks.group import join, leave
+    from sacristan.ingredients.ranks.notices import Notices
+    from sacristan.ingredients.ranks.world import world_of
 
     path, device = Path(sys.argv[1]), "cuda" if "cuda" in sys.argv else "cpu"
     if device == "cuda":
@@ -431,9 +441,10 @@ if __name__ == "__main__":
         found |= {case: train(case, device) for case in ZOO}
     elif "further" not in sys.argv:
         found |= {case: train(case, device) for case in CASES}
-        found |= {"failed": failed(), "unused": train_unused(), "experts": train_unused("experts")}
+        found |= {"failed": failed(FAULTS), "unused": train_unused(), "experts": train_unused("experts")}
         ranks.options["shard"] = True
         found["sharded"] = {case: train(case, device) for case in CASES}
+        found["failed"] |= failed(SPLIT_FAULTS)
     if "further" not in sys.argv and "zoo" not in sys.argv:
         ranks.options["shard"] = False
         found |= resumed_bits(path.with_name("own"))

@@ -21,8 +21,8 @@ import os
 import resource
 import signal
 
-from experiments import Callback, Experiment, loop, results, supervised
-from ingredients import checkpoint, data, device
+from sacristan.experiments import Callback, Experiment, loop, results, supervised
+from sacristan.ingredients import checkpoint, data, device
 
 ex = Experiment("ranked", ingredients=supervised.ingredients())
 

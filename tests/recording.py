@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 from sacred.observers import FileStorageObserver, RunObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-from observers import FileObserver, MongoObserver
+from sacristan.observers import FileObserver, MongoObserver
 
 __all__ = ["Flaky", "logs_for_ever", "observer_of"]
 

@@ -7,9 +7,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.transfer.foreign import ImportedRun, import_foreign
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
 
 __all__ = ["LOSSES", "SAMPLES", "digest_of", "num_torn", "points_of", "take", "unpack"]
 

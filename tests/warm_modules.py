@@ -23,7 +23,8 @@ from typing import Any
 
 __all__ = ["LAB", "ImportedModules"]
 
-LAB = ("configs", "experiments", "ingredients", "observers", "runs")
+LAB = "sacristan"
+ROOMS = ("configs", "experiments", "ingredients", "observers", "runs")
 # Programs; and what imports packages that few processes want.
 LEFT_OUT = ("lightning", "lightning_logger", "board", "mcp", "templates", "events", "hub")
 
@@ -148,18 +149,18 @@ class _Loader(SourceFileLoader):
 
 
 def _is_of_lab(name: str) -> bool:
-    return name.partition(".")[0] in LAB
+    return name.partition(".")[0] == LAB
 
 
 def _names(root: Path) -> list[str]:
     """Return the modules of a lab's packages: none that are programs or experiments of their own."""
-    found = []
-    for package in LAB:
-        found.append(package)
-        for module in pkgutil.iter_modules([str(root / package)], f"{package}."):
+    found = [LAB]
+    for package in ROOMS:
+        found.append(f"{LAB}.{package}")
+        for module in pkgutil.iter_modules([str(root / package)], f"{LAB}.{package}."):
             if module.ispkg:
                 found += _below(root, module.name)
-            elif package != "experiments" or module.name == "experiments.experiment":
+            elif package != "experiments" or module.name == "sacristan.experiments.experiment":
                 found.append(module.name)
     return [name for name in found if name.rpartition(".")[2] not in ("__main__", *LEFT_OUT)]
 
@@ -168,7 +169,7 @@ def _below(root: Path, package: str) -> list[str]:
     if package.rpartition(".")[2] in LEFT_OUT:
         return []
     found = [package]
-    for module in pkgutil.iter_modules([str(root / package.replace(".", os.sep))], f"{package}."):
+    for module in pkgutil.iter_modules([str(root.joinpath(*package.split(".")[1:]))], f"{package}."):
         found += _below(root, module.name) if module.ispkg else [module.name]
     return found
 

@@ -54,9 +54,17 @@ PACKAGES = (
     *("sacred", "sacred.observers", "sacred.commandline_options", "pymongo", "gridfs", "PIL.Image", "plotille"),
     *("optuna", "optuna.storages.journal"),
 )
-LAB = {"configs", "experiments", "exp", "ingredients", "observers", "runs"}
+LAB = {"exp", "sacristan"}
 # Commands and modules that start experiments, or a Python that does.
-STARTING = {"resume", "fork", "reproduce", "work", "sweep.run", "sweep.agent", "runs.sweeps.agents.agent_process"}
+STARTING = {
+    "resume",
+    "fork",
+    "reproduce",
+    "work",
+    "sweep.run",
+    "sweep.agent",
+    "sacristan.runs.sweeps.agents.agent_process",
+}
 SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 # Variables that a program reads when it starts, or a package when it is imported.
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "TZ", "OMP_", "MKL_", "OPENBLAS_", "KMP_", "TORCH", "MPL")
@@ -122,9 +130,9 @@ def import_lab(folder: Path, lab: Path) -> None:
     spec.loader.exec_module(modules)
     imported = modules.ImportedModules(lab)
     # What a run looks up once in a process: the packages that are installed, where modules lie, and the digits.
-    imported["observers.provenance.sources_and_git"].packages()
-    imported["observers.provenance.libraries"].Libraries(lab).look()
-    imported["ingredients.datasets.sources"].read_bundled("digits")
+    imported["sacristan.observers.provenance.sources_and_git"].packages()
+    imported["sacristan.observers.provenance.libraries"].Libraries(lab).look()
+    imported["sacristan.ingredients.datasets.sources"].read_bundled("digits")
 
 
 def end_quickly() -> None:

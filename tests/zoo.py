@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from experiments.training.trainer import Task, Trainer
+from sacristan.experiments.training.trainer import Task, Trainer
 
 __all__ = [
     "ActorCritic",

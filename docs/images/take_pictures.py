@@ -8,7 +8,7 @@ It shows the runs of `my_runs/`, which must be those of the tutorial and a segme
         sweep.metric=val/accuracy.max sweep.goal=maximize sweep.id=lr
     python exp.py sweep.run with data.fast epochs=2 sweep.method=random sweep.count=10 sweep.metric=val/loss.min \
         sweep.over='{lr: {min: 1e-4, max: 1e-1, distribution: log_uniform_values}}' sweep.id=search
-    python -m experiments.segment with configs/segment.yaml epochs=4 data.options.num=200
+    sacristan segment with configs/segment.yaml epochs=4 data.options.num=200
 
 It needs the extra `test`, and Chromium.
 """
@@ -45,7 +45,7 @@ DRAWN = """() => [...document.querySelectorAll("figure.panel")].filter((figure) 
 
 def main() -> None:
     """Start a board on `my_runs/`, and take all pictures, or those whose names are on the command line."""
-    command = [sys.executable, "-m", "runs", "board", "--no-open", "--port", "0"]
+    command = [sys.executable, "-m", "sacristan", "board", "--no-open", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as board, sync_playwright() as playwright:
         assert board.stdout is not None
         url = board.stdout.readline().split()[0].rstrip("/")

@@ -9,7 +9,7 @@ from importlib import metadata
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from ingredients.errors import ConfigError
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["check_distribution", "check_module", "check_name"]
 
@@ -18,14 +18,7 @@ _PYTEST = re.compile(r"conftest|test_.*|.*_test")
 
 
 def check_name(name: str) -> None:
-    """Reject a name that cannot be imported, or that pytest would collect.
-
-    Args:
-        name: The name of an experiment or project.
-
-    Raises:
-        ConfigError: If it is one.
-    """
+    """Reject the name of an experiment or project that cannot be imported, or that pytest would collect."""
     if not (name.isascii() and name.isidentifier()) or keyword.iskeyword(name) or name.startswith("_"):
         raise ConfigError(
             f"{name}: got {name!r}, expected a name that Python can import: letters, digits and underscores, "
@@ -36,22 +29,13 @@ def check_name(name: str) -> None:
 
 
 def _importable(name: str) -> str:
-    """Return a name like the given one that can be imported, or an example."""
+    """Return an importable name like the given one, or an example."""
     found = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
     return found if found.isidentifier() and not keyword.iskeyword(found) else "my_study"
 
 
 def check_module(name: str, folder: Path, file: str) -> None:
-    """Reject the name of a module, because what is written would be imported instead of it.
-
-    Args:
-        name: The name.
-        folder: The folder that is written to.
-        file: The file or folder that would be imported.
-
-    Raises:
-        ConfigError: If there is such a module, installed or in the folder.
-    """
+    """Reject a module name that is already installed or in the folder, as `file` would be imported instead."""
     found = importlib.util.find_spec(name) or PathFinder.find_spec(name, [str(folder)])
     if found is not None:
         places = [found.origin] if found.has_location else [*(found.submodule_search_locations or ["Python itself"])]
@@ -62,14 +46,7 @@ def check_module(name: str, folder: Path, file: str) -> None:
 
 
 def check_distribution(name: str) -> None:
-    """Reject the name of an installed package, because pip would replace that by the project.
-
-    Args:
-        name: The name of a project.
-
-    Raises:
-        ConfigError: If there is such a package.
-    """
+    """Reject a project name that is an installed package, because pip would replace that with the project."""
     try:
         metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -9,10 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from experiments.new.names import check_distribution, check_module, check_name
-from experiments.new.origin import lab_origin
-from experiments.new.writing import render
-from ingredients.errors import ConfigError
+from sacristan.configs.installation import origin
+from sacristan.experiments.new.names import check_distribution, check_module, check_name
+from sacristan.experiments.new.writing import render
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["write_project"]
 
@@ -33,18 +33,7 @@ _FILES = {
 
 
 def write_project(name: str, folder: Path) -> list[Path]:
-    """Write a project into a new folder below `folder`; if anything fails, nothing stays.
-
-    Args:
-        name: The name of the folder and of the package in it: an identifier of ASCII letters that no module has.
-        folder: Where to; an existing folder.
-
-    Returns:
-        The files.
-
-    Raises:
-        ConfigError: If there cannot be a project of that name there, the folder cannot be written to, or git fails.
-    """
+    """Write a project into a new folder below `folder`, and return its files; if anything fails, remove them."""
     check_name(name)
     project = folder / name
     if os.path.lexists(project):
@@ -74,7 +63,7 @@ def _write_files(name: str, project: Path) -> list[str]:
         "recipe": recipe,
         "recipe_path": f'Path(__file__).parents[1] / "{recipe}"',
         "test": _FILES["test"],
-        "origin": shlex.quote(lab_origin()),
+        "origin": shlex.quote(origin()),
         "python": f"{sys.version_info.major}.{sys.version_info.minor}",
     }
     paths = {template: file.format(name=name) for template, file in _FILES.items()}

@@ -6,8 +6,8 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from experiments.new.names import check_module, check_name
-from ingredients.errors import ConfigError
+from sacristan.experiments.new.names import check_module, check_name
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["read_template", "render", "write_experiment"]
 
@@ -16,18 +16,7 @@ _IMPORT = "\nfrom $name.noise import add_noise, noise\n"
 
 
 def write_experiment(name: str, folder: Path) -> list[Path]:
-    """Write a script, its recipe and its test into `folder`; if one cannot be written, none stays.
-
-    Args:
-        name: The experiment's name: an identifier of ASCII letters that no module has.
-        folder: Where to; an existing folder.
-
-    Returns:
-        The files.
-
-    Raises:
-        ConfigError: If there cannot be an experiment of that name there, or the folder cannot be written to.
-    """
+    """Write a script, its recipe and its test into `folder`, and return them; if one cannot be written, none stays."""
     check_name(name)
     texts = {folder / file: text for file, text in _texts(name).items()}
     there = [path for path in texts if path.exists() or path.is_symlink()]
@@ -56,7 +45,7 @@ def _texts(name: str) -> dict[str, str]:
     }
     ingredient = read_template("ingredient").partition("\n\n")[2].partition("\n\n")[2]
     whole = read_template("script").replace(_IMPORT, f"\n{ingredient}\n")
-    whole = whole.replace("from ingredients import ", "from ingredients import Ingredient, ")
+    whole = whole.replace("from sacristan.ingredients import ", "from sacristan.ingredients import Ingredient, ")
     return {recipe: render("recipe", words), test: render("test", words), script: Template(whole).substitute(words)}
 
 
@@ -76,14 +65,9 @@ def _write_all(texts: dict[Path, str]) -> None:
 
 def read_template(name: str) -> str:
     """Return the text of a template, by its name."""
-    return (files("experiments.new") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
+    return (files("sacristan.experiments.new") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def render(template: str, words: dict[str, str]) -> str:
-    """Return the text of a template with its words filled in.
-
-    Args:
-        template: Its name.
-        words: What stands for `$name` and the like, by name.
-    """
+    """Return the text of a template with each `$name` replaced by its word."""
     return Template(read_template(template)).substitute(words)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from sacred.config.config_summary import ConfigSummary
 from sacred.utils import get_by_dotted_path, set_by_dotted_path
 
-from ingredients.errors import ConfigError
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["Aliases"]
 
@@ -18,24 +18,13 @@ _UNSET = object()
 
 
 class Aliases:
-    """The aliases of an experiment.
-
-    Attributes:
-        targets: Dotted name of the entry that each alias stands for, by alias.
-    """
+    """The aliases of an experiment; `targets` has the dotted name of the entry that each stands for."""
 
     def __init__(self) -> None:
         self.targets: dict[str, str] = {}
 
     def mirror(self, updates: dict[str, Any]) -> None:
-        """Set both names of an entry where one of them is set.
-
-        Args:
-            updates: Entries that a call or the command line sets, nested; changed in place.
-
-        Raises:
-            ConfigError: If the two names are set to different values.
-        """
+        """Set both names of an entry in `updates`, which a call or the command line sets, where one of them is set."""
         for alias, target in self.targets.items():
             at_root, at_target = updates.get(alias, _UNSET), get_by_dotted_path(updates, target, _UNSET)
             if at_root is not _UNSET and at_target is not _UNSET and at_root != at_target:
@@ -46,11 +35,9 @@ class Aliases:
                 updates[alias] = at_target
 
     def carry(self, updates: dict[str, Any]) -> None:
-        """Set the entry of each alias that is set at the root alone, as named configs and files do.
+        """Set the entry of each alias that only the root sets, as named configs and files do, in `updates`.
 
-        Args:
-            updates: Entries that the call, named configs and files set, nested; changed in place. An entry that is
-                set as well keeps its value, and `follow` compares the two.
+        An entry that is set as well keeps its value, and `follow` compares the two.
         """
         for alias, target in self.targets.items():
             if alias in updates and get_by_dotted_path(updates, target, _UNSET) is _UNSET:
@@ -59,16 +46,8 @@ class Aliases:
     def follow(self, config: Mapping[str, Any], changes: ConfigSummary, updates: dict[str, Any]) -> bool:
         """Set both names in `updates` where a scope or hook of the experiment gave an alias a value of its own.
 
-        Args:
-            config: The computed config.
-            changes: Sacred's summary of its changes.
-            updates: Nested; changed in place.
-
-        Returns:
-            Whether anything was set, so that the config has to be computed again.
-
-        Raises:
-            ConfigError: If both names were set, to different values, or one of them is no entry.
+        Returns whether anything was set, so that the config has to be computed again. `ConfigError` if the two have
+        different values, or one of them is not an entry.
         """
         is_changed = False
         for alias, target in self.targets.items():
@@ -89,11 +68,7 @@ class Aliases:
         return is_changed
 
     def mark(self, changes: ConfigSummary) -> None:
-        """Mark each alias as changed where the entry it stands for is.
-
-        Args:
-            changes: Sacred's summary of a config's changes; changed in place.
-        """
+        """Mark each alias as changed, in Sacred's summary, where the entry it stands for is."""
         for alias, target in self.targets.items():
             for marked in (changes.modified, changes.added):
                 marked |= {alias} if target in marked else set()
@@ -102,11 +77,7 @@ class Aliases:
 
     @contextlib.contextmanager
     def named_as_typed(self, typed: Collection[str]) -> Iterator[None]:
-        """Replace the names of entries in error messages of the block with their aliases, where those were typed.
-
-        Args:
-            typed: Names of the settings as typed.
-        """
+        """Use the aliases in error messages of the block where the user typed those."""
         try:
             yield
         except ConfigError as error:

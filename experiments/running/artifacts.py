@@ -11,12 +11,12 @@ from typing import Any
 
 from sacred.run import Run
 
-from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactVersion, parse_reference
-from observers.errors import ArtifactError, ArtifactNotFoundError
-from observers.file.recording import Recording, recordings_of
-from observers.record.protocols import ArtifactObserver, ArtifactSource
-from observers.record.schema import EXECUTED_CELLS
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.version import ArtifactVersion, parse_reference
+from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError
+from sacristan.observers.file.recording import Recording, recordings_of
+from sacristan.observers.record.protocols import ArtifactObserver, ArtifactSource
+from sacristan.observers.record.schema import EXECUTED_CELLS
 
 __all__ = ["keep_artifact", "keep_cells", "log_artifact", "use_artifact"]
 
@@ -28,15 +28,7 @@ def keep_artifact(
 ) -> None:
     """Give a file to all observers of a run; see Sacred's `Run.add_artifact`.
 
-    Args:
-        run: The run.
-        name: Name of the file in the record.
-        filename: Its path.
-        metadata: Facts about it, by name; None for none.
-        content_type: Its MIME type; None leaves it to the observers.
-
-    Raises:
-        ArtifactError: If an observer cannot keep it; the others have it.
+    If one cannot keep it, `ArtifactError` is raised after the others have it.
     """
     errors = []
     for observer in run.observers:
@@ -57,15 +49,7 @@ def log_artifact(
 ) -> ArtifactVersion:
     """Log an artifact in every folder that a run is recorded in; see `LabRun.log_artifact`.
 
-    Args:
-        run: The run.
-        name: Name of the artifact.
-        path: The file or folder.
-        type: Its type, such as dataset, model, code.
-        metadata: Facts about it, by name; None for none.
-
-    Returns:
-        The version in the first of these folders.
+    Returns the version in the first of these folders.
     """
     versions = []
     for recording in _recordings(run):
@@ -76,12 +60,7 @@ def log_artifact(
 
 
 def keep_cells(run: Run, cells: str) -> None:
-    """Keep the executed cells of a notebook as an artifact of its run, which has no main file.
-
-    Args:
-        run: The run.
-        cells: The cells, as a script.
-    """
+    """Keep the executed cells of a notebook, as a script, as an artifact of its run, which has no main file."""
     try:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, EXECUTED_CELLS)
@@ -94,9 +73,7 @@ def keep_cells(run: Run, cells: str) -> None:
 def use_artifact(run: Run, reference: str) -> ArtifactVersion:
     """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`.
 
-    Args:
-        run: The run.
-        reference: `name` or `name:latest`, `name:v3`, or `name@` and the start of its digest.
+    `reference` is `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
     """
     recordings = _recordings(run)
     version = _find(run, reference, recordings)

@@ -27,8 +27,8 @@ from typing import IO, Any, TextIO
 from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
-from observers.record.append_file import pread
-from observers.record.regular_file import Descriptor
+from sacristan.observers.record.append_file import pread
+from sacristan.observers.record.regular_file import Descriptor
 
 __all__ = [
     "PART_BYTES",
@@ -56,8 +56,7 @@ _HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)|\bloky\b|
 def read_parts(out: CapturedStdout) -> Iterator[str]:
     """Yield the output since the last call, up to the last whole character, in parts of `PART_BYTES`.
 
-    Args:
-        out: Sacred's capture of the run's output; of one that is closed, its last text is yielded.
+    A closed capture yields its last text.
     """
     if out.closed:
         last, out.final = out.final or "", None
@@ -80,7 +79,7 @@ def read_parts(out: CapturedStdout) -> Iterator[str]:
 
 @contextlib.contextmanager
 def capturing_in_order() -> Iterator[None]:
-    """Let Sacred capture descriptors by `tee_in_order` in the block."""
+    """Make Sacred capture descriptors by `tee_in_order` in the block."""
     before, stdout_capturing.tee_output_fd = stdout_capturing.tee_output_fd, tee_in_order
     try:
         yield
@@ -90,7 +89,7 @@ def capturing_in_order() -> Iterator[None]:
 
 @contextlib.contextmanager
 def tee_in_order() -> Iterator[CapturedStdout]:
-    """Copy the descriptors 1 and 2 to a file, as Sacred's `tee_output_fd`, in the order in which they are written.
+    """Copy the descriptors 1 and 2 to a file, in the order of writing, as Sacred's `tee_output_fd` does.
 
     Where both are the same, as on a terminal, one process copies them: two would change the order of lines, and tear
     them. Lines that are printed are written one by one, as those that are logged are.
@@ -138,7 +137,7 @@ def _input(tee: subprocess.Popen[bytes]) -> IO[bytes]:
 
 
 def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> None:
-    """Let a standard stream lead to where it led before the run."""
+    """Restore the target that a standard stream had before the run."""
     if saved.is_open:
         os.dup2(saved.number, number)
         return
@@ -149,10 +148,10 @@ def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> No
 
 
 def _end(tee: subprocess.Popen[bytes], pipe: int) -> None:
-    """Wait until all is copied.
+    """Wait until everything is copied.
 
-    A helper process of a library, which ends after this one, may hold the pipe; then `tee` is idle, and is ended. For
-    any other process, which may print on, it is waited a second.
+    A helper process of a library, which outlives this one, may hold the pipe; then `tee` is idle and is stopped. Any
+    other process may still print, so it gets a second.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while tee.poll() is None:
@@ -169,7 +168,7 @@ def _end(tee: subprocess.Popen[bytes], pipe: int) -> None:
 
 
 def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
-    """Tell whether `tee` waits for input, so it has copied all there is; False where the system does not tell."""
+    """Return whether `tee` waits for input, so everything is copied; False if the system does not say."""
     try:
         # The number of the system call, and its first argument: the descriptor that it waits for.
         return Path(f"/proc/{tee.pid}/syscall").read_text().split()[1:2] == ["0x0"]
@@ -178,7 +177,7 @@ def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
 
 
 def _holders(pipe: int, tee: int) -> dict[int, tuple[str, bool]]:
-    """Return the name of each other process that has a pipe open, and whether it is a helper of a library."""
+    """Return the names of other processes that have a pipe open, and whether each is a helper of a library."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -194,9 +193,9 @@ def _holders(pipe: int, tee: int) -> dict[int, tuple[str, bool]]:
 
 @contextlib.contextmanager
 def _line_by_line() -> Iterator[None]:
-    """Write `sys.stdout` line by line in the block, even if it is buffered because it is no terminal.
+    """Flush `sys.stdout` after each line in the block, even if it is not a terminal.
 
-    The same holds for a stream that a replacement of `sys.stdout` passes on to.
+    This includes a stream that a replacement of `sys.stdout` forwards to.
     """
     passed_on = [each for each in getattr(sys.stdout, "__dict__", {}).values() if _descriptor(each) == 1]
     texts = [each for each in (sys.stdout, *passed_on) if isinstance(each, io.TextIOWrapper)]
@@ -212,11 +211,9 @@ def _line_by_line() -> Iterator[None]:
 
 
 def take_from_memory(out: CapturedStdout) -> None:
-    """Capture into a file from now on instead of memory; with `--capture=fd` it is a file already.
+    """Capture output in a file from now on instead of memory; with `--capture=fd` it is a file already.
 
-    Args:
-        out: Sacred's capture of the run's output; it and Sacred's streams are changed in place. If no file can be
-            made, it stays in memory.
+    The capture and Sacred's streams change in place. If no file can be created, output stays in memory.
     """
     memory = out.buffer
     if not isinstance(memory, io.StringIO):
@@ -237,16 +234,10 @@ def take_from_memory(out: CapturedStdout) -> None:
 
 
 def record_replaced(out: CapturedStdout) -> Callable[[], None]:
-    """Record the output to a `sys.stdout` or `sys.stderr` that was replaced.
+    """Record the output to a replaced `sys.stdout` or `sys.stderr`, until the returned function restores the streams.
 
     `--capture=fd` records what reaches the descriptors 1 and 2. In a notebook, under pytest and in `redirect_stdout`,
     what is printed never does. Handlers of the root logger that write to such a stream are recorded as well.
-
-    Args:
-        out: Sacred's capture of the run's output.
-
-    Returns:
-        A function that ends the recording, and puts the streams back.
     """
     names = [name for number, name in ((1, "stdout"), (2, "stderr")) if not _reaches(getattr(sys, name), number)]
     if not names or not isinstance(getattr(out.buffer, "name", None), str):  # in memory, Sacred takes both streams
@@ -276,7 +267,7 @@ def _put_back(name: str, stream: Any, proxy: TeeingStreamProxy) -> None:
 
 
 def _reaches(stream: Any, descriptor: int) -> bool:
-    """Return whether a stream writes to a descriptor, by itself or by a stream that it passes on to."""
+    """Return whether a stream writes to a descriptor, directly or through a stream that it forwards to."""
     parts = (stream, *getattr(stream, "__dict__", {}).values())
     return stream is None or any(_descriptor(part) == descriptor for part in parts)
 
@@ -291,8 +282,7 @@ def _descriptor(stream: Any) -> int | None:
 class OutputFile:
     """A file that any thread may print to, with the methods that Sacred needs; it never raises into a `print`.
 
-    Args:
-        file: The file; None makes a temporary one.
+    Without `file`, it is a temporary one.
     """
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
@@ -302,14 +292,7 @@ class OutputFile:
         self._is_full = False
 
     def write(self, text: str) -> int:
-        """Append a text; what the disk refuses is lost, with one warning.
-
-        Args:
-            text: The text.
-
-        Returns:
-            Its length, whatever became of it, as `print` expects.
-        """
+        """Append a text; what the disk refuses is lost, with one warning. Returns its length even then, for `print`."""
         view = memoryview(text.encode("utf-8", "backslashreplace"))
         with self._lock:
             try:
@@ -322,17 +305,16 @@ class OutputFile:
         return len(text)
 
     def flush(self) -> None:
-        """Do nothing: all is written."""
+        """Do nothing: writes are not buffered."""
 
     def fileno(self) -> int:
         """Return the descriptor."""
         return self._file.fileno()
 
     def seek(self, position: int) -> int:
-        """Set the position that `read` starts at. Writing is not moved, because forked children share that position.
+        """Set the position, in bytes, that `read` starts at.
 
-        Args:
-            position: Bytes from the beginning.
+        Writing does not move, because forked children share its position.
         """
         self._position = position
         return position
@@ -350,7 +332,7 @@ class OutputFile:
 
     @property
     def closed(self) -> bool:
-        """True if nothing can be written any more."""
+        """True if the file can no longer be written."""
         return self._file.closed
 
     def close(self) -> None:
@@ -400,11 +382,7 @@ class Spill:
         self._is_full = False
 
     def append(self, text: str) -> None:
-        """Append a text; what the disk refuses is left out, with one warning.
-
-        Args:
-            text: The text; surrogates, as of undecodable output, are kept.
-        """
+        """Append a text, with surrogates of undecodable output; what the disk refuses is lost, with one warning."""
         view = memoryview(text.encode("utf-8", "surrogatepass"))
         try:
             self._file.seek(0, os.SEEK_END)
@@ -425,7 +403,7 @@ class Spill:
 
 
 def _whole_characters(data: bytes) -> int:
-    """Return the length of `data` without a UTF-8 character that is cut off at its end."""
+    """Return the length of `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:
@@ -438,12 +416,12 @@ _terminal: TextIO | None = None
 
 
 def remember_terminal() -> None:
-    """Keep a copy of stderr if it is a terminal; calling it again changes nothing."""
+    """Keep a copy of stderr if it is a terminal; further calls change nothing."""
     global _terminal
     if _terminal is None and getattr(sys.stderr, "isatty", bool)():
         _terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
 
 
 def terminal() -> TextIO | None:
-    """Return the terminal to draw on, or None if nobody watches."""
+    """Return the terminal to draw on; None if nobody watches."""
     return _terminal

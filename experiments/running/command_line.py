@@ -13,9 +13,9 @@ from typing import Any
 from sacred.commandline_options import CLIOption
 from sacred.utils import iter_prefixes
 
-from ingredients.config.construct import nearest, suggested
-from ingredients.config.entry_types import check_keys, literal
-from ingredients.errors import ConfigError
+from sacristan.configs.nearest import nearest, suggestion
+from sacristan.ingredients.config.entry_types import check_keys, literal
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["beat_interval_s", "check_command_line", "settings_in", "split_shown_words"]
 
@@ -28,13 +28,8 @@ _MAX_FOLLOWING = {"help": 1, "save_config": 1, "print_config": math.inf}
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
     """Reject unknown options, options with a missing or invalid value, and settings that contradict each other.
 
-    Args:
-        argv: The words, the program first; or all of them in one string.
-        options: The options that exist.
-
-    Raises:
-        ConfigError: If there is one; if a setting comes before `with`; if one makes a plain value of what another
-            takes for a group, such as `lr=1 lr.x=2`; if there is more than one command, or nothing after `with`.
+    Also a setting before `with`, an entry used both as a value and as a group (`lr=1 lr.x=2`), a second command, and
+    nothing after `with`. The first word of `argv` is the program.
     """
     words = _words(argv)
     plain_words = list(_plain_words(iter(words[1:]), options))
@@ -43,15 +38,7 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
 
 
 def split_shown_words(argv: str | Sequence[str], options: Sequence[CLIOption]) -> tuple[str | Sequence[str], list[str]]:
-    """Split off the words after print_config or save_config, which say what those show.
-
-    Args:
-        argv: Words that `check_command_line` has accepted.
-        options: The options that exist.
-
-    Returns:
-        The command line without those words, and the words.
-    """
+    """Split off the words after print_config or save_config that select settings; call `check_command_line` first."""
     words = _words(argv)
     command, *shown = _before_with(list(_plain_words(iter(words[1:]), options))) or [""]
     if command not in ("print_config", "save_config") or not shown:
@@ -65,17 +52,7 @@ def split_shown_words(argv: str | Sequence[str], options: Sequence[CLIOption]) -
 
 
 def beat_interval_s(options: Mapping[str, Any]) -> float | None:
-    """Return the seconds between two heartbeats that the options of a call ask for.
-
-    Args:
-        options: Values by long flag.
-
-    Returns:
-        The seconds, 0 for no heartbeats; None if the call does not say.
-
-    Raises:
-        ConfigError: If the value is no number of seconds.
-    """
+    """Return the seconds between heartbeats from the options by long flag: 0 for no heartbeats, None if not set."""
     value = options.get("--beat-interval")
     if value is None:
         return None
@@ -125,13 +102,13 @@ def _check_option(word: str, rest: Iterator[str], by_flag: Mapping[str, CLIOptio
 
 
 def _flag_of(name: str, known: list[str]) -> str:
-    """Return the flag that a name stands for; as in other programs, the beginning of a long one is enough."""
+    """Return the flag of a name, which may be the unique start of a long flag, as in other programs."""
     found = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
     if len(found) != 1:
         setting = (
             f"; a setting is written with {name[2:]}=VALUE" if all(map(str.isidentifier, name[2:].split("."))) else ""
         )
-        hint = suggested(name, known, f"-h lists them{setting}")
+        hint = suggestion(name, known, f"-h lists them{setting}")
         raise ConfigError(f"{name}: there is no such option; {hint}")
     return found[0]
 
@@ -173,7 +150,7 @@ def _check_assignments(words: Sequence[str]) -> None:
 
 
 def settings_in(argv: str | Sequence[str]) -> dict[str, str]:
-    """Return the settings behind `with` as they were typed, by name; of two, the last one."""
+    """Return the settings after `with` as typed, by name; the last one wins."""
     words = _words(argv)
     start = words.index("with") if "with" in words else len(words)
     pairs = (word.partition("=") for word in words[start + 1 :] if _is_assignment(word))
@@ -181,7 +158,7 @@ def settings_in(argv: str | Sequence[str]) -> dict[str, str]:
 
 
 def _check_groups(names: Sequence[str]) -> None:
-    """Reject names of which one is the group that another is in."""
+    """Reject a name that is used both as a value and as a group of another, such as `lr` and `lr.x`."""
     for name in names:
         for prefix in list(iter_prefixes(name))[:-1]:
             if prefix in names:

@@ -13,12 +13,12 @@ from typing import Any
 
 import sacred
 
-from configs.shipped import typed_name
-from experiments.running.config_text import format_config, in_order, narrowed
-from experiments.running.replaying import Replayed, replaying
-from ingredients.config.files import write_config_file
-from ingredients.errors import ConfigError
-from observers.record.object_names import named
+from sacristan.configs.shipped import typed_name
+from sacristan.experiments.running.config_text import format_config, in_order, narrowed
+from sacristan.experiments.running.replaying import Replayed, replaying
+from sacristan.ingredients.config.files import write_config_file
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.record.object_names import named
 
 __all__ = ["lacking", "make_print_config", "make_print_named_configs", "make_replay", "save_config", "unread_tools"]
 
@@ -26,12 +26,7 @@ _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc
 
 
 def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str]:
-    """Return the names of the ingredients that a command needs and an experiment lacks.
-
-    Args:
-        experiment: The experiment.
-        command: The captured function of the command; None for no command, which needs none.
-    """
+    """Return the names of the ingredients that a command (None needs none) requires and an experiment lacks."""
     needs = getattr(command, "needs", ())
     own = {ingredient.path for ingredient, _ in experiment.traverse_ingredients()} if needs else ()
     return [needed for needed in needs if needed not in own]
@@ -41,10 +36,6 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
     """Return the tools whose settings a command does not read, each with the commands that do.
 
     A tool that no command is known to read is not among them: the experiment's own functions may read it.
-
-    Args:
-        experiment: The experiment.
-        command: Dotted name of the command.
     """
     known = list(experiment.gather_commands())
     found: dict[str, list[str]] = {}
@@ -57,11 +48,7 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
 
 
 def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], None]:
-    """Return the command `print_config`.
-
-    Args:
-        words: Function that returns the words after the command that choose settings.
-    """
+    """Return the command `print_config`; `words` returns the words after the command, which select settings."""
 
     def print_config(_run: Any) -> None:
         """Print every setting with its value and meaning, and exit.
@@ -87,11 +74,7 @@ def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], Non
 
 
 def make_print_named_configs(experiment: sacred.Experiment) -> Callable[[], None]:
-    """Return the command `print_named_configs` of an experiment.
-
-    Args:
-        experiment: The experiment, whose named configs are looked up when the command runs.
-    """
+    """Return the command `print_named_configs`, which looks up the named configs of the experiment when it runs."""
 
     def print_named_configs() -> None:
         """Print the named configs, for `with NAME`, and exit."""
@@ -114,11 +97,7 @@ def save_config(_run: Any, config_filename: str = "config.json") -> None:
 
 
 def make_replay(main: Callable[[], Any]) -> Callable[[str], dict[str, Any] | None]:
-    """Return the command `replay` of an experiment.
-
-    Args:
-        main: Function that runs the experiment's main function, whose training then repeats the step of the bundle.
-    """
+    """Return the command `replay`; `main` runs the main function, whose training repeats the step of the bundle."""
 
     def replay(bundle: str) -> dict[str, Any] | None:
         """Repeat the step of a bundle (bundle=FOLDER) under anomaly detection, and name the first non-finite value."""

@@ -36,12 +36,12 @@ from sacred.utils import (
     set_by_dotted_path,
 )
 
-from experiments.running.aliases import Aliases
-from experiments.running.log_lines import log_to_stderr
-from ingredients.config.files import keeping_opaque
-from ingredients.config.ingredient import make_writable
-from ingredients.config.named_values import Gathered
-from ingredients.config.scope import Scope
+from sacristan.experiments.running.aliases import Aliases
+from sacristan.experiments.running.log_lines import log_to_stderr
+from sacristan.ingredients.config.files import keeping_opaque
+from sacristan.ingredients.config.ingredient import make_writable
+from sacristan.ingredients.config.named_values import Gathered
+from sacristan.ingredients.config.scope import Scope
 
 __all__ = ["ComputedConfig"]
 
@@ -50,11 +50,8 @@ class ComputedConfig:
     """The config of an experiment for one command.
 
     Args:
-        experiment: The experiment.
-        command: Dotted name of the command; config hooks receive it.
-        updates: Entries that the command line or a call sets, nested. Both names of an alias are in it.
+        updates: Entries that the command line or a call sets, nested, under both names of an alias.
         named_configs: Named configs and config files, in the order in which they apply.
-        aliases: The aliases of the experiment.
         log_level: Level of the root logger; None leaves it.
 
     Attributes:
@@ -62,10 +59,7 @@ class ComputedConfig:
         changes: Sacred's summary of the entries that were added, modified and documented.
         gathered: The values that named configs set, and the kinds that settings changed.
         of_files: Dotted names of the entries that config files set, of those that the call names.
-        function: The captured function of the command.
         legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
-        root_logger, run_logger: Sacred's loggers.
-        pre_run_hooks, post_run_hooks: The hooks of all ingredients.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class ComputedConfig:
         self.gathered = Gathered()
 
     def _apply_updates(self, updates: dict[str, Any], named_configs: Sequence[str], aliases: Aliases) -> None:
-        """Hand each ingredient what the call and named configs set of its entries."""
+        """Pass to each ingredient the entries of it that the call and named configs set."""
         # The deepest first, so that an entry goes to the innermost ingredient.
         prefixes = sorted((path.split(".") for path in self._scaffolding if path), key=len, reverse=True)
         distribute_config_updates(prefixes, self._scaffolding, updates)
@@ -121,10 +115,9 @@ class ComputedConfig:
             recursive_update(scaffold.config, scaffold.run_config_hooks(config, command, self.run_logger))
 
     def set_seeds(self, seed: int | None = None) -> None:
-        """Set the seeds of the experiment and its ingredients in the config; to be called once, before `bind`.
+        """Set the seeds of the experiment and its ingredients in the config; call it once, before `bind`.
 
-        Args:
-            seed: Seed of an experiment that does not declare one; None draws it.
+        `seed` is for an experiment that does not declare one; None draws it.
         """
         root = self._scaffolding[""]
         if seed is not None:
@@ -137,22 +130,13 @@ class ComputedConfig:
         self.changes = get_config_modifications(self._scaffolding)
 
     def replace(self, name: str, value: Any) -> None:
-        """Replace the value of an entry.
-
-        Args:
-            name: Its dotted name.
-            value: Its new value.
-        """
+        """Replace the value of an entry, by its dotted name."""
         path = max((path for path in self._scaffolding if is_prefix(path, name)), key=len)
         set_by_dotted_path(self._scaffolding[path].config, rel_path(path, name), value)
         set_by_dotted_path(self.values, name, value)
 
     def bind(self, run: Run) -> None:
-        """Give all captured functions their config, their random stream and the run, until the next run is bound.
-
-        Args:
-            run: The run of this config.
-        """
+        """Give all captured functions their config, their random stream and the run, until the next run is bound."""
         for scaffold in self._scaffolding.values():
             seed = scaffold.config.get("seed")
             scaffold.rnd = create_rnd(scaffold.seed if seed is None else seed)

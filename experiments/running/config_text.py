@@ -8,10 +8,10 @@ from typing import Any
 
 from sacred.utils import PATHCHANGE, join_paths
 
-from configs.map import is_group
-from ingredients.config.construct import suggested
-from ingredients.errors import ConfigError
-from observers.record.object_names import named, object_name
+from sacristan.configs.map import is_group
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.record.object_names import named, object_name
 
 __all__ = ["CHANGED", "check_words", "format_config", "in_order", "narrowed"]
 
@@ -27,14 +27,10 @@ Rows = Sequence[tuple[str, Any]]
 
 
 def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
-    """Return the entries in the order in which people change them.
+    """Sort the entries in the order in which people change them; `ingredients` are in the order of composition.
 
     The experiment's own come first, then those of its own ingredients, then data, model, loss, optimizer, scheduler,
     training, and then the other ingredients. Within each, the order of the declaration holds, plain entries first.
-
-    Args:
-        config: The whole config.
-        ingredients: The ingredients by name, in the order of the composition.
     """
     own = [name for name, part in ingredients.items() if not getattr(part, "is_of_lab", False)]
     order = list(dict.fromkeys([*own, *_FIRST, *ingredients]))
@@ -54,32 +50,20 @@ def _rows(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Collection[str]) -> None:
-    """Reject words that choose no entry.
-
-    Args:
-        words: The words after `print_config`.
-        config: The whole config.
-        commands: Names of the commands, one of which may be meant.
-
-    Raises:
-        ConfigError: If a word is in no dotted name; the message has the nearest name.
-    """
+    """Reject words after `print_config` that match no entry; the error suggests the nearest name or command."""
     entries = [entry for entry, _ in _rows(config)]
     for word in words:
         if word != CHANGED and not any(word in entry for entry in entries):
-            hint = suggested(
+            hint = suggestion(
                 word, [*commands, *entries], "print_config without it lists the settings, and help the commands"
             )
             raise ConfigError(f"{word}: there is no such command or setting; {hint}")
 
 
 def narrowed(rows: Rows, words: Collection[str], is_changed: Callable[[str], bool]) -> Rows:
-    """Return the entries whose dotted names contain one of some words, with the groups that they are in.
+    """Return the entries whose dotted names contain one of the words, with their groups; all without words.
 
-    Args:
-        rows: The entries.
-        words: The words; none for all entries. `CHANGED` leaves out entries that are at their defaults.
-        is_changed: Returns whether an entry is not at its default.
+    The word `CHANGED` leaves out entries that are at their defaults.
     """
     parts = [word for word in words if word != CHANGED]
     entries = [entry for entry, value in rows if value is not PATHCHANGE]
@@ -100,12 +84,8 @@ def format_config(
 ) -> list[str]:
     """Return the lines of `print_config`.
 
-    Args:
-        rows: The entries.
-        changes: Sacred's summary of the entries that were added, modified and documented.
-        colours: Escape sequences by kind (changed, type, added, doc); empty strings for none.
-        origins: Origins of the entries that are not at their defaults, by dotted name.
-        columns: Width of the terminal, which meanings are wrapped to; None for one line an entry.
+    `colours` are escape sequences by kind (changed, type, added, doc), empty for none. `origins` are those of entries
+    that are not at their defaults. Docs are wrapped to `columns`; None for one line an entry.
     """
     texts = [(path, _entry(path, value)) for path, value in rows]
     most = _MAX_WIDTH if columns is None else min(_MAX_WIDTH, columns * 2 // 5)
@@ -126,7 +106,7 @@ def format_config(
 
 
 def _wrapped(doc: str, room: int | None, *, has_row: bool) -> list[str]:
-    """Return the rows of a meaning; the first is that of the entry, and stays empty if a long value takes it."""
+    """Return the rows of a wrapped meaning; the first is on the entry's line, or empty if a long value fills that."""
     if room is None or not doc:
         return [doc]
     rows = textwrap.wrap(doc, room, break_long_words=False, break_on_hyphens=False)

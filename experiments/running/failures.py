@@ -9,12 +9,12 @@ from pathlib import Path
 import sacred
 import wrapt
 
-from configs.printing import OutputError
-from experiments.running.next_steps import resume_command
-from experiments.running.signals import Terminated
-from experiments.running.trial import Pruned
-from ingredients.errors import LabError, RankError, TrainingError
-from observers.errors import ObserversError
+from sacristan.configs.printing import OutputError
+from sacristan.experiments.running.next_steps import resume_command
+from sacristan.experiments.running.signals import Terminated
+from sacristan.experiments.running.trial import Pruned
+from sacristan.ingredients.errors import LabError, RankError, TrainingError
+from sacristan.observers.errors import ObserversError
 
 __all__ = ["ending_of", "format_failure", "is_refusal"]
 
@@ -32,14 +32,8 @@ _BEGINNINGS = tuple(str(path) if path.suffix else f"{path}{os.sep}" for path in 
 def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bool) -> tuple[str, int] | None:
     """Return the message and the exit code with which an error ends the command line.
 
-    Args:
-        error: The error.
-        folder: Folder of the run's record; None if it has none.
-        rank: Number of this process among those of its launch; the message names it from 1 on.
-        debug: Whether errors keep their whole traceback.
-
-    Returns:
-        The message, empty for none, and the code; None if Sacred shows the error, or nobody does.
+    The message may be empty; it names the rank, except rank 0. None if Sacred shows the error, or nobody does. `folder`
+    is that of the record, if any.
     """
     which = f"rank {rank}: " if rank else ""
     if isinstance(error, Terminated):
@@ -61,22 +55,12 @@ def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bo
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether the lab rejected the settings or the data of a run.
-
-    Args:
-        error: The error that ended the run.
-    """
+    """Return whether the error that ended a run means that the lab rejected its settings or data."""
     return isinstance(error, LabError) and not isinstance(error, TrainingError | RankError)
 
 
 def _way_on(folder: Path | None, step: int | None = None, lead: str = "") -> str:
-    """Return how to resume from the newest state; empty if there is none.
-
-    Args:
-        folder: Folder of the run's record; None if it has none.
-        step: The step after which a state was saved because of the end; None if none was.
-        lead: The text before it.
-    """
+    """Return how to resume from the newest state, after the text `lead`; empty if there is no state."""
     if step is None and (folder is None or not (folder / "checkpoints" / "last.pt").is_file()):
         return ""
     saved = "a state of the training is saved" if step is None else f"the state after step {step} is saved"
@@ -87,9 +71,6 @@ def format_failure(error: BaseException) -> str:
     """Return the traceback of an error without the lines of the lab and of Sacred.
 
     The last line stays where the error was raised there. A line at the end counts those left out.
-
-    Args:
-        error: The error.
     """
     whole = traceback.TracebackException.from_exception(error)
     num_hidden = _hide(whole, set())
@@ -101,7 +82,7 @@ def format_failure(error: BaseException) -> str:
 
 
 def _hide(part: traceback.TracebackException | None, seen: set[int]) -> int:
-    """Remove the lines of the lab from a traceback, and from those of its causes; return how many there were."""
+    """Remove the lab's lines from a traceback and those of its causes, and return how many."""
     if part is None or id(part) in seen:
         return 0
     seen.add(id(part))

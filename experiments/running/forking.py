@@ -27,21 +27,17 @@ class Forked(Protocol):
     """A run, which reacts when its process forks; neither method may raise."""
 
     def before_fork(self) -> None:
-        """Get ready for a child."""
+        """Prepare for a fork."""
 
     def after_fork_in_child(self) -> None:
-        """Let go of everything that belongs to the parent."""
+        """Release everything that belongs to the parent."""
 
 
 _watched: weakref.WeakSet[Forked] = weakref.WeakSet()
 
 
 def watch(run: Forked) -> None:
-    """Call the methods of a run at each fork of this process, in parent and child, for as long as the run lives.
-
-    Args:
-        run: The run; it is held by a weak reference.
-    """
+    """Call the methods of a run, held by a weak reference, at each fork of this process, in parent and child."""
     _register()
     _watched.add(run)
 
@@ -63,35 +59,19 @@ def _in_child() -> None:
 
 
 class Owner:
-    """The process that started a run and owns its record.
-
-    Attributes:
-        is_child: Whether this process is a forked child of the owner.
-    """
+    """The process that started a run and owns its record."""
 
     def __init__(self) -> None:
         self.is_child = False
         self._has_warned = False
 
     def check(self, action: str, error: type[Exception]) -> None:
-        """Reject an action that only the owner may take.
-
-        Args:
-            action: Verb and object, such as "rewind its record"; for the message.
-            error: Type of the error.
-
-        Raises:
-            Exception: Of type `error`, in a forked child.
-        """
+        """Raise `error` in a forked child, for an action that only the owner may take."""
         if self.is_child:
             raise error(f"process {os.getpid()} is a forked child of the run and cannot {action}; do it in the parent")
 
     def leaves_out(self, item: str) -> bool:
-        """Return whether this is a forked child, in which `item` is not recorded; warn once if so.
-
-        Args:
-            item: Kind and name of what would be recorded, such as "the resource words.txt".
-        """
+        """Return whether this is a forked child, in which `item` is not recorded; warn once if so."""
         if self.is_child and not self._has_warned:
             self._has_warned = True
             _log.warning(
@@ -126,7 +106,7 @@ def ending_children(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _end(error: BaseException | None) -> NoReturn:
-    """End this process as Python would, but without the exit handlers of its parent."""
+    """End this process as Python would, but without its parent's exit handlers."""
     code: int = 0
     if isinstance(error, SystemExit):
         if error.code is not None and not isinstance(error.code, int):

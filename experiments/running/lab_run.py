@@ -16,30 +16,30 @@ from sacred.observers import RunObserver
 from sacred.run import Run
 from sacred.utils import IntervalTimer
 
-from configs import collection
-from experiments.running import artifacts as run_artifacts
-from experiments.running.captured_output import capturing_in_order
-from experiments.running.computed_config import ComputedConfig
-from experiments.running.failures import is_refusal
-from experiments.running.forking import Owner, watch
-from experiments.running.log_lines import Unframed
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.running.notifying import Notifier
-from experiments.running.ranks import printing_to_record, publish_record, reporting_end
-from experiments.running.recorder import Recorder
-from experiments.running.resuming import check_resource, check_resumable, going_on_later, recorded_data
-from experiments.running.signals import Signals
-from experiments.running.trial import Pruned, ReportingBuffer, Trial
-from experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
-from ingredients.config.ingredient import Ingredient
-from ingredients.ranks.notices import Notices
-from observers.artifacts.version import ArtifactVersion
-from observers.errors import ArtifactError, ResumeError
-from observers.media.kinds import Media
-from observers.record import run_clock
-from observers.record.directions import note_better
-from observers.record.points.rewinding import Position
-from observers.record.protocols import HasFolder, LeasedObserver
+from sacristan.configs import collection
+from sacristan.experiments.running import artifacts as run_artifacts
+from sacristan.experiments.running.captured_output import capturing_in_order
+from sacristan.experiments.running.computed_config import ComputedConfig
+from sacristan.experiments.running.failures import is_refusal
+from sacristan.experiments.running.forking import Owner, watch
+from sacristan.experiments.running.log_lines import Unframed
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.notifying import Notifier
+from sacristan.experiments.running.ranks import printing_to_record, publish_record, reporting_end
+from sacristan.experiments.running.recorder import Recorder
+from sacristan.experiments.running.resuming import check_resource, check_resumable, going_on_later, recorded_data
+from sacristan.experiments.running.signals import Signals
+from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
+from sacristan.experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
+from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.observers.artifacts.version import ArtifactVersion
+from sacristan.observers.errors import ArtifactError, ResumeError
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.directions import note_better
+from sacristan.observers.record.points.rewinding import Position
+from sacristan.observers.record.protocols import HasFolder, LeasedObserver
 
 __all__ = ["LabRun"]
 
@@ -391,9 +391,8 @@ class LabRun(Run):
     def __call__(self, *args: Any) -> Any:
         """Start the run; signals end it as INTERRUPTED, with the signal's name in its meta entry.
 
-        Raises:
-            ConcurrentRunError: If another agent of the sweep has taken over the trial; nothing is recorded.
-            SystemExit: If the main function ended by `sys.exit(0)`; the run is completed, without a result.
+        Raises `ConcurrentRunError`, and records nothing, if another agent of the sweep has taken over the trial.
+        `SystemExit` after `sys.exit(0)` in the main function: the run is completed, without a result.
         """
         if self._trial is not None:
             self._trial.wait_for_begin()

@@ -15,30 +15,30 @@ from sacred.arg_parser import get_config_updates
 from sacred.commandline_options import CLIOption
 from sacred.observers import SlackObserver, TelegramObserver
 
-from configs import to_plain
-from configs.shipped import find_file
-from experiments.running import commands, strictness
-from experiments.running.aliases import Aliases
-from experiments.running.captured_output import remember_terminal
-from experiments.running.command_line import beat_interval_s
-from experiments.running.computed_config import ComputedConfig
-from experiments.running.config_text import check_words
-from experiments.running.lab_run import LabRun
-from experiments.running.main_file import MainFile
-from experiments.running.one_run import check_nested, given_back
-from experiments.running.origins import origins
-from experiments.running.ranks import check_same_config, meet, own_world, publish_config
-from experiments.running.replaying import config_of_bundle
-from experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
-from experiments.running.system_metrics import check_interval
-from experiments.running.trial import take_trial
-from ingredients.config.named_values import gathering
-from ingredients.config.scope import lenient
-from ingredients.errors import ConfigError
-from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import World
-from observers.file.observer import FileObserver
-from observers.options import (
+from sacristan.configs import to_plain
+from sacristan.configs.shipped import find_file
+from sacristan.experiments.running import commands, strictness
+from sacristan.experiments.running.aliases import Aliases
+from sacristan.experiments.running.captured_output import remember_terminal
+from sacristan.experiments.running.command_line import beat_interval_s
+from sacristan.experiments.running.computed_config import ComputedConfig
+from sacristan.experiments.running.config_text import check_words
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running.main_file import MainFile
+from sacristan.experiments.running.one_run import check_nested, given_back
+from sacristan.experiments.running.origins import origins
+from sacristan.experiments.running.ranks import check_same_config, meet, own_world, publish_config
+from sacristan.experiments.running.replaying import config_of_bundle
+from sacristan.experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
+from sacristan.experiments.running.system_metrics import check_interval
+from sacristan.experiments.running.trial import take_trial
+from sacristan.ingredients.config.named_values import gathering
+from sacristan.ingredients.config.scope import lenient
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import World
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.options import (
     clean_option,
     environment_option,
     file_option,
@@ -46,9 +46,9 @@ from observers.options import (
     mongo_option,
     tensorboard_option,
 )
-from observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VARIABLE
-from observers.record.redaction import redact
-from observers.tensorboard.tensorboard_observer import TensorBoardObserver
+from sacristan.observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VARIABLE
+from sacristan.observers.record.redaction import redact
+from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
 
 __all__ = ["Launcher"]
 
@@ -67,11 +67,9 @@ class _Request:
     """A call of a command, as typed.
 
     Attributes:
-        command: Dotted name of the command.
-        reader: The command whose settings are meant: `command`, or the one that print_config shows.
-        updates: The entries that the call sets, nested.
+        reader: The command whose settings are used: `command`, or the one that print_config shows.
         named_configs: Named configs and config files, in the order in which they apply.
-        force: Whether values of the wrong type and new entries are let through.
+        force: Whether values of the wrong type and new entries are accepted.
         log_level: Level of the root logger; None leaves it.
     """
 
@@ -84,24 +82,16 @@ class _Request:
 
 
 class Launcher:
-    """Makes the runs of an experiment.
+    """Creates the runs of an experiment.
 
     Args:
-        experiment: The experiment.
-        main_file: Its main file.
-        record_to: Folder to record runs in that no observer records; None records none.
+        record_to: Folder to record runs in that have no observer; None records none.
         system_metrics_s: Seconds between samples of the machine's load; None takes none.
 
     Attributes:
-        aliases: Entries at the root that stand for entries of ingredients.
         always: Named configs of every run.
-        replay: The command `replay`; None where the experiment has none.
         shown_command: The command after `print_config` or `save_config`; None for none.
-        shown_words: The other words after them, which choose settings.
-        world: The ranks of the launch, and which of them this process is.
-
-    Raises:
-        ConfigError: If `system_metrics_s` is less than a second.
+        shown_words: The other words after it, which select settings.
     """
 
     def __init__(
@@ -124,23 +114,14 @@ class Launcher:
         self._is_checking = False
 
     def show(self, words: Sequence[str], commands: Collection[str]) -> None:
-        """Note the words after `print_config` or `save_config`; the first one that is a command names that command.
-
-        Args:
-            words: The words.
-            commands: Names of the commands.
-        """
+        """Store the words after `print_config` or `save_config`; the first that is a command names that command."""
         self.shown_command = next((word for word in words if word in commands), None)
         place = len(words) if self.shown_command is None else words.index(self.shown_command)
         self.shown_words = (*words[:place], *words[place + 1 :])
 
     @staticmethod
     def replace_options(options: Sequence[CLIOption]) -> list[CLIOption]:
-        """Return command-line options with the lab's instead of Sacred's of the same name.
-
-        Args:
-            options: Sacred's, and those that an experiment adds.
-        """
+        """Replace Sacred's command-line options with the lab's of the same name."""
         ours = {**_OBSERVING, force_option.get_flag(): force_option}
         return [ours.get(option.get_flag(), option) for option in options]
 
@@ -155,17 +136,7 @@ class Launcher:
     ) -> LabRun:
         """Return a run that has passed all checks and has not started.
 
-        Args:
-            command: Dotted name of the command; None for the main function.
-            config_updates: Entries to set, nested or with dotted names.
-            named_configs: Named configs and config files.
-            info: First entries of the run's `info`.
-            meta_info: Further entries of its `meta_info`.
-            options: Options of the command line, by long flag.
-
-        Raises:
-            LabError: If the settings are invalid, or the run cannot be resumed.
-            RuntimeError: If there is no command.
+        `command` None means the main function. `config_updates` may be nested or have dotted names.
         """
         function = dict(self._experiment.gather_commands()).get(command or self._experiment.default_command)
         self.world = own_world(self._experiment, None if self._is_checking else function)
@@ -213,7 +184,7 @@ class Launcher:
     # ------------------------------------------------------------------ what was asked for
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the call; rank 0 alone records, and draws on the terminal."""
+        """Return all options of the call; only rank 0 records and draws on the terminal."""
         options = {**self._experiment.get_default_options(), **given}
         if self.world.rank:
             forget_folders()
@@ -269,7 +240,7 @@ class Launcher:
         return computed, notices
 
     def _gather_recorded(self, request: _Request) -> None:
-        """Learn what the named configs of a recorded run that is started again may set; its config has their values."""
+        """Collect what the named configs of a restarted, recorded run may set; its config already has their values."""
         if names := self._recorded_names():
             with contextlib.suppress(Exception):  # what is wrong shows where the config itself is computed
                 self._compute_once(dataclasses.replace(request, named_configs=tuple(names)), {})
@@ -318,7 +289,7 @@ class Launcher:
     # ------------------------------------------------------------------ the record
 
     def _apply_options(self, run: LabRun, options: Mapping[str, Any]) -> None:
-        """Apply the options that do not say where the run is recorded."""
+        """Apply the options, except those about where the run is recorded."""
         for option in self._experiment.all_cli_options:
             if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
                 option.apply(options[option.get_flag()], run)
@@ -338,7 +309,7 @@ class Launcher:
         run.recorders = tuple(run.observers)
 
     def _resume(self, run: LabRun, unread: Mapping[str, Any]) -> None:
-        """Let a run continue the record of the queued or earlier run that it is meant to, if any.
+        """Continue the record of the queued or earlier run that the run is meant to continue, if any.
 
         Records lack the settings that the run does not read, except those of earlier versions.
         """
@@ -362,7 +333,7 @@ class Launcher:
             run.resume(folder)
 
     def _record_beside(self, run: LabRun, folder: Path) -> None:
-        """Resume a run in the folder that `-F` replaces as well, if it is recorded in both, as by earlier versions."""
+        """Also resume a run in the folder that `-F` replaces, if it is in both, as in earlier versions."""
         if self._record_to is None or file_option.get_flag() not in run.launch_options:
             return
         default = FileObserver(self._record_to)
@@ -372,13 +343,13 @@ class Launcher:
 
 
 def _located(name: str) -> str:
-    """Return a named config or config file as typed, or the absolute path of the recipe of the lab that it names."""
+    """Return a named config or config file as typed, or the absolute path of the lab's recipe."""
     found = find_file(name)
     return name if found == Path(name) else str(found)
 
 
 def _meta_of(request: _Request, options: Mapping[str, Any], recorded_names: Sequence[str]) -> dict[str, Any]:
-    """Return how a call is recorded: its command, options and named configs."""
+    """Return the recorded form of a call: its command, options and named configs."""
     return {
         "command": request.command,
         "options": {**options, **{flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING}},
@@ -391,7 +362,7 @@ def _redacted(value: Any) -> Any:
 
 
 def _quieten_torch() -> None:
-    """Let torch log warnings alone; its import does so as well, but Ctrl-C may come before that."""
+    """Limit torch's log to warnings; its import does so too, but Ctrl-C may come before that."""
     logger = logging.getLogger("torch")
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.WARNING)

@@ -1,12 +1,11 @@
 """Lightning's trainings in runs of the lab: a Logger that writes into a run; ending and resuming a training.
 
-Imports lightning at its top; `experiments.lightning` imports this module when it is needed.
+Imports lightning at its top; `sacristan.experiments.lightning` imports this module when it is needed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import difflib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,9 +17,10 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
-from experiments.running.lab_run import LabRun
-from ingredients.errors import ConfigError
-from observers.file.sacred_form import plain
+from sacristan.configs.nearest import misspelt
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.file.sacred_form import plain
 
 __all__ = ["RunKeeper", "SacristanLogger", "ending_as_the_run"]
 
@@ -130,12 +130,7 @@ class SacristanLogger(Logger):
 
 
 class RunKeeper(Callback):
-    """Keeps a run's record in step with Lightning's checkpoints, and ends a training at a signal, once it is saved.
-
-    Args:
-        run: The run.
-        folder: Where the checkpoints are.
-    """
+    """Keeps a run's record in step with Lightning's checkpoints, and ends a training at a signal, once it is saved."""
 
     def __init__(self, run: LabRun, folder: Path) -> None:
         self.run = run
@@ -144,11 +139,7 @@ class RunKeeper(Callback):
     def start(self, resume: str | None) -> str | None:
         """Return the checkpoint to start from; a resumed run without one is rewound to its beginning.
 
-        Args:
-            resume: The setting `checkpoint.resume`: None, auto or a file.
-
-        Returns:
-            Path of the checkpoint; None to start from the beginning.
+        `resume` is `checkpoint.resume`: None, auto or a file. None as a result starts from the beginning.
         """
         if self.run.is_resumed and self.last.is_file():
             return str(self.last)
@@ -157,21 +148,15 @@ class RunKeeper(Callback):
         return None if resume in (None, "auto") else resume
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Reject a monitor that is a misspelt metric of the validation, before the first step.
-
-        Raises:
-            ConfigError: If there is one.
-        """
+        """Reject a monitor that is a misspelt validation metric, before the first step."""
         measured = [name for name in trainer.callback_metrics if name not in ("epoch", "step")]
         for callback in trainer.callbacks:
             monitor = getattr(callback, "monitor", None)
-            if isinstance(monitor, str) and monitor not in measured:
-                near = difflib.get_close_matches(monitor, measured, n=1, cutoff=0.88)
-                if near:
-                    raise ConfigError(
-                        f"{type(callback).__name__}: got monitor={monitor!r}, which the module does not log; did you "
-                        f"mean {near[0]}?"
-                    )
+            if isinstance(monitor, str) and (near := misspelt(monitor, measured)):
+                raise ConfigError(
+                    f"{type(callback).__name__}: got monitor={monitor!r}, which the module does not log; did you mean "
+                    f"{near}?"
+                )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         self.run.flush()
@@ -186,14 +171,7 @@ class RunKeeper(Callback):
         self.stop_if_asked(trainer)
 
     def stop_if_asked(self, trainer: Trainer) -> None:
-        """Save the state and end the run, if a signal was held back.
-
-        Args:
-            trainer: Lightning's trainer; it saves the state to the last checkpoint.
-
-        Raises:
-            Terminated: If a signal was held back.
-        """
+        """Save the state to the last checkpoint and raise `Terminated`, if a signal was held back."""
         if self.run.stopping is not None:
             trainer.save_checkpoint(self.last)
             self.run.stop(trainer.global_step)
@@ -201,14 +179,9 @@ class RunKeeper(Callback):
 
 @contextlib.contextmanager
 def ending_as_the_run(run: LabRun) -> Iterator[None]:
-    """Let a run that a signal ends be INTERRUPTED, although Lightning ends the process by `sys.exit`.
+    """Let a signal end a run as INTERRUPTED, although Lightning ends the process by `sys.exit`.
 
-    Args:
-        run: The run.
-
-    Raises:
-        KeyboardInterrupt: Instead of Lightning's SystemExit.
-        Terminated: The same, after a signal other than Ctrl-C.
+    Raises `KeyboardInterrupt`, or `Terminated` after a signal other than Ctrl-C, instead of Lightning's SystemExit.
     """
     try:
         yield

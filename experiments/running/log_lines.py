@@ -8,13 +8,12 @@ from typing import Any
 
 __all__ = ["Unframed", "log_to_stderr"]
 
-_PACKAGES = ("configs", "experiments", "ingredients", "observers", "runs")
 # The lines that Sacred logs around the output of a command.
 _FRAME = ("Running command '%s'", "Started", "Completed after %s", "Failed after %s!")
 
 
 def log_to_stderr() -> None:
-    """Log to stderr in Sacred's format, from INFO on; a program that has set up logging itself keeps its own way."""
+    """Log to stderr in Sacred's format, from INFO on, unless the program has set up logging itself."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Formatter("%(levelname)s - %(name)s - %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -25,7 +24,7 @@ class _Formatter(logging.Formatter):
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         package, _, rest = record.name.partition(".")
-        if rest and package in _PACKAGES:
+        if rest and package == "sacristan":
             record = copy.copy(record)
             record.name = rest.rpartition(".")[2]
         return super().formatMessage(record)

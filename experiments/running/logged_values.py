@@ -12,7 +12,7 @@ from typing import Any
 
 import sacred
 
-from observers.errors import MetricError
+from sacristan.observers.errors import MetricError
 
 __all__ = ["as_name", "as_number", "as_step", "caller", "check_countable", "located"]
 
@@ -24,14 +24,7 @@ _LAST_STEP = 2**63 - 1
 
 
 def as_name(name: Any) -> str:
-    """Return the name of a metric.
-
-    Args:
-        name: The name, as logged.
-
-    Raises:
-        MetricError: If it is no string, or empty.
-    """
+    """Return the name of a metric; raise `MetricError` if it is not a string, or empty."""
     if not isinstance(name, str):
         raise MetricError(f"got the name {_shown(name)}, expected a string such as 'train/loss'")
     if not name:
@@ -40,17 +33,10 @@ def as_name(name: Any) -> str:
 
 
 def as_number(value: Any) -> float | int | Callable[[], float]:
-    """Return the value of a metric as a number.
+    """Return the value of a metric as a number: one of Python or NumPy, one-element tensors, whatever `float` takes.
 
-    Args:
-        value: A number of Python or NumPy, a tensor or array with one element, or any object that `float` converts. NaN
-            and infinities are numbers; a masked value is NaN.
-
-    Returns:
-        The number; for a tensor on a GPU, a function that fetches it later, so that nothing waits for the device.
-
-    Raises:
-        MetricError: If it is no number, or more than one.
+    For a tensor on a GPU, the result is a function that fetches it later, so that nothing waits for the device. NaN and
+    infinities are numbers; a masked value is NaN.
     """
     if hasattr(value, "detach"):
         return _of_tensor(value)
@@ -87,14 +73,7 @@ def _check_single(value: Any, size: int) -> None:
 
 
 def as_step(step: Any) -> int | float | None:
-    """Return the step of a metric as an int of 64 bits or a finite float; None, which counts, stays None.
-
-    Args:
-        step: The step, as logged: a number of Python or NumPy, or a tensor or array with one element.
-
-    Raises:
-        MetricError: If it is no number, not finite, beyond 64 bits, or more than one number.
-    """
+    """Return the step of a metric as an int of 64 bits or a finite float; None, which counts, stays None."""
     number = _item(step)
     if number is None:
         return None
@@ -125,41 +104,25 @@ def _item(step: Any) -> Any:
 
 
 def _is_masked(value: Any) -> bool:
-    """Tell whether the element of an array is masked; numpy's `item` returns what lies in its memory."""
+    """Return whether the element of an array is masked; numpy's `item` returns what the memory holds."""
     mask: Any = getattr(value, "mask", None)
     return hasattr(mask, "all") and bool(mask.all())
 
 
 def check_countable(last: int | float) -> None:
-    """Check that there is a step after the last one.
-
-    Args:
-        last: The last step of a metric.
-
-    Raises:
-        MetricError: If it is the greatest integer of 64 bits.
-    """
+    """Raise `MetricError` if the last step of a metric is the greatest integer of 64 bits, so none can follow."""
     if isinstance(last, int) and last >= _LAST_STEP:
         raise MetricError("got no step, and the last one is 2**63 - 1, which none comes after; give a step")
 
 
 def located(problem: object, call: str, name: Any = None) -> str:
-    """Return the message of an error with the call that caused it.
-
-    Args:
-        problem: The error, or its message.
-        call: Name of the function that was called.
-        name: The name that was logged, if any.
-
-    Returns:
-        `log_scalar('loss') in train.py, line 12: PROBLEM`.
-    """
+    """Return an error message with the call that caused it: `log_scalar('loss') in train.py, line 12: PROBLEM`."""
     argument = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
     return f"{call}{argument} in {caller()}: {problem}"
 
 
 def caller() -> str:
-    """Return the file and line that called the lab, as `train.py, line 12`."""
+    """Return the file and line that called the lab, such as `train.py, line 12`."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
@@ -167,7 +130,7 @@ def caller() -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value for a message: shortened, and also of an object that has no text."""
+    """Return a value for a message, shortened, even if it cannot be printed."""
     if value is None:
         return "None"
     try:

@@ -10,17 +10,15 @@ from typing import Any
 
 import sacred
 
-from ingredients.errors import ConfigError
-from observers.provenance import sources_and_git
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.provenance import sources_and_git
+from sacristan.old_names import current_name
 
 __all__ = ["MainFile", "module_of"]
 
 
 class MainFile:
-    """The file that creates an experiment.
-
-    Args:
-        names: The globals of that file.
+    """The file that creates an experiment; `names` are its globals.
 
     Attributes:
         path: Its path; None in a notebook or a prompt.
@@ -37,11 +35,13 @@ class MainFile:
         if self.path is None:
             return Path.cwd()
         if self.module is not None:
+            if self.module.startswith("sacristan."):
+                return Path(str(sys.modules["sacristan"].__file__)).parents[1]
             return (Path.cwd() / self.path).parents[self.module.count(".")]
         return Path(self.path).resolve().parent
 
     def executed_cells(self) -> str:
-        """Return the cells of the notebook that were executed so far, as a script; empty without a notebook.
+        """Return the cells of the notebook executed so far, as a script; empty without a notebook.
 
         IPython's commands, such as `%matplotlib`, are calls in it, so that `ipython SCRIPT` runs it as well.
         """
@@ -50,17 +50,7 @@ class MainFile:
         return "\n".join(f"# %% [{number}]\n{cell.rstrip()}\n" for number, cell in enumerate(cells) if cell.strip())
 
     def provenance(self, experiment: sacred.Experiment) -> dict[str, Any]:
-        """Return the sources of the lab that are imported by now, and its repository, in Sacred's form.
-
-        Args:
-            experiment: The experiment; files were added to its ingredients by `add_source_file`.
-
-        Returns:
-            Entries of Sacred's experiment info: `mainfile`, `sources`, `repositories`, and `module` if there is one.
-
-        Raises:
-            ConfigError: If an added file is not below the experiment's folder.
-        """
+        """Return the lab's sources imported by now, and its repository, as entries of Sacred's experiment info."""
         root = Path(os.fsdecode(experiment.base_dir))
         name = experiment.mainfile.to_json(experiment.base_dir)[0] if experiment.mainfile else None
         main = root / name if name else None
@@ -76,14 +66,13 @@ class MainFile:
 
 
 def module_of(names: Mapping[str, Any]) -> str | None:
-    """Return the name of the module that was started as `python -m package.module`; None for a script.
-
-    Args:
-        names: The globals of the main module.
-    """
-    name = getattr(names.get("__spec__"), "name", None) if names.get("__name__") == "__main__" else None
-    path = Path(str(names.get("__file__"))).with_suffix("")
-    return name if name and path.parts[-len(name.split(".")) :] == tuple(name.split(".")) else None
+    """Return the module that was started as `python -m package.module`, from the main globals; None for a script."""
+    spec = names.get("__spec__")
+    if spec is None or names.get("__name__") != "__main__":
+        return None
+    name = current_name(spec.name)
+    parts = tuple(name.removeprefix("sacristan.").split("."))
+    return name if Path(str(names.get("__file__"))).with_suffix("").parts[-len(parts) :] == parts else None
 
 
 def _added_sources(experiment: sacred.Experiment, root: Path) -> Iterator[tuple[str, str]]:

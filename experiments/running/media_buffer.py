@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.running.logged_values import as_name, as_step, check_countable, located
-from observers.errors import MediaError, MetricError
-from observers.media import __all__ as KINDS
-from observers.media.kinds import Media
-from observers.record import run_clock
-from observers.record.media_files import Content, MediaEntry
+from sacristan.experiments.running.logged_values import as_name, as_step, check_countable, located
+from sacristan.observers.errors import MediaError, MetricError
+from sacristan.observers.media import __all__ as KINDS
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.media_files import Content, MediaEntry
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer"]
 
@@ -37,20 +37,11 @@ class MediaBuffer:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waiting media."""
         return len(self._waiting)
 
     def add(self, name: str, media: Media, step: int | float | None = None) -> None:
-        """Add an image, a table, ... to a series.
-
-        Args:
-            name: Name of the series.
-            media: The image, table, ...
-            step: Its step; None is one above the last step of the series.
-
-        Raises:
-            MediaError: If `media` is of another type, the name no string, or the step no number.
-        """
+        """Add an image, a table, ... to a series; without a step, it is one above the last."""
         at = run_clock.now()
         try:
             name, step = as_name(name), as_step(step)
@@ -75,29 +66,24 @@ class MediaBuffer:
             self._counts[name] = self._counts.get(name, 0) + 1
 
     def position(self) -> dict[str, list]:
-        """Return the number of media logged so far, taken or not, and the last step, of each series."""
+        """Return, by series, the number of media logged so far, taken or not, and the last step."""
         return {name: [count, self._next_step[name]] for name, count in self._counts.copy().items()}
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Continue counts and steps from a position; media that wait do not count.
-
-        Args:
-            position: A return value of `position`.
-        """
+        """Continue counts and steps from a result of `position`; waiting media do not count."""
         self._counts = {name: count for name, (count, _) in position.items()}
         self._next_step = {name: step for name, (_, step) in position.items()}
 
     def clear(self) -> None:
-        """Drop the media that wait: no observer keeps them."""
+        """Drop the waiting media: no observer keeps them."""
         with self._lock:
             self._waiting.clear()
             self._waiting_bytes = 0
 
     def take(self, until: float) -> list[MediaEntry]:
-        """Encode the media that wait, and return them, the oldest first.
+        """Encode the waiting media, and return them, oldest first.
 
-        Args:
-            until: Start no further file after this time of the monotonic clock.
+        No file is started after `until`, a time of the monotonic clock.
         """
         entries = []
         while self._waiting and time.monotonic() < until:

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 from sacred.metrics_logger import ScalarMetricLogEntry
 
-from experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
-from observers.errors import MetricError
-from observers.record.points.child_points import ChildPoint, ChildPoints
-from observers.record.points.point_log import PointLog
-from observers.record.points.points import Metric, Names, split_metrics
-from observers.record.run_clock import now as run_time
+from sacristan.experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
+from sacristan.observers.errors import MetricError
+from sacristan.observers.record.points.child_points import ChildPoint, ChildPoints
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.points import Metric, Names, split_metrics
+from sacristan.observers.record.run_clock import now as run_time
 
 __all__ = ["MetricsBuffer"]
 
@@ -34,9 +34,9 @@ _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 class MetricsBuffer:
     """Packs logged values into the logs of the observers that record the run.
 
-    The call packs a value into memory that outlives the process (see `observers.record.points.live_points`), in less
-    than a microsecond. A tensor on a GPU is copied there and fetched with the heartbeat, so that logging never waits
-    for the device.
+    The call packs a value into memory that outlives the process (see `sacristan.observers.record.points.live_points`),
+    in less than a microsecond. A tensor on a GPU is copied there and fetched with the heartbeat, so that logging never
+    waits for the device.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,9 @@ class MetricsBuffer:
         self.write_to([], keeps_new=True)
 
     def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
-        """Write points to other logs from now on, and those written so far.
+        """Write points to these open logs from now on, including those written so far; without logs, only to `take`.
 
-        Args:
-            logs: The logs, which have begun; without any, points go to `take` alone.
-            keeps_new: Whether `take` returns points.
+        `keeps_new` makes `take` return points.
         """
         before = self._logs[:1]
         logs = list(logs)
@@ -72,16 +70,7 @@ class MetricsBuffer:
                     MetricsBuffer.log_scalar_metric(self, name, value, step)
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
-        """Log one value of a metric.
-
-        Args:
-            name: Name of the metric.
-            value: A number, or a tensor or array with one element; see `as_number`.
-            step: An int or a finite float; None is one above the metric's last step.
-
-        Raises:
-            MetricError: If the name is no string, the value not one number, or the step neither a number nor None.
-        """
+        """Log one value of a metric, see `as_number`; without a step, it is one above the last."""
         try:
             metric = self._quick[name]
             kind = type(value)
@@ -108,11 +97,7 @@ class MetricsBuffer:
             raise MetricError(located(error, "log_scalar", name)) from error.__cause__
 
     def _put(self, name: str, step: int | float | None, value: float | Callable[[], float], now: float) -> None:
-        """Add a point to every log.
-
-        Raises:
-            MetricError: If it has no step, and none can be counted, or the run has too many metrics.
-        """
+        """Add a point to every log; `MetricError` if no step can be counted, or the run has too many metrics."""
         with self._lock:
             step = _countable(step, self._logs[0].metrics.get(name))
             for log in self._logs:
@@ -127,7 +112,7 @@ class MetricsBuffer:
     def _add(
         self, log: PointLog, name: str, step: int | float | None, value: float | Callable[[], float], now: float
     ) -> Metric | None:
-        """Add a point to a log, and return its metric; None if the log takes no points any more."""
+        """Add a point to a log, and return its metric; None if the log no longer accepts points."""
         known = log.metrics.get(name)
         float_steps = isinstance(step, float) or (step is None and known is not None and isinstance(known.last, float))
         metric = log.metric(name, float_steps=float_steps)
@@ -157,7 +142,7 @@ class MetricsBuffer:
         return number
 
     def _make_room(self, log: PointLog) -> bool:
-        """Write what a log holds; return whether it still takes points."""
+        """Write the buffered points of a log; return whether it still accepts more."""
         if log.live.is_closed:
             if "" not in self._warned:
                 self._warned.add("")
@@ -167,21 +152,14 @@ class MetricsBuffer:
         return True
 
     def look_with(self, look: Callable[[np.ndarray, Names], None]) -> None:
-        """Show all points to a function when they are moved to the record.
-
-        Args:
-            look: Takes points (n,) of `POINT`, and the names of the metrics by id.
-        """
+        """Show all points, (n,) of `POINT`, and metric names by id to `look` when they are moved to the record."""
         self._logs[0].look = look
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
-        """Return the points since the last call, for observers of Sacred's; those of the lab write their logs.
+        """Return the points since the last call, for Sacred's observers; the lab's own write their logs.
 
-        Args:
-            last: Whether no more points are taken from forked children.
-
-        Returns:
-            Name, steps, values and times of each metric, by its name; nothing if no observer asks for points.
+        The result is names, steps, values and times by metric, empty if no observer asks for points. `last` means that
+        points of forked children are no longer taken.
         """
         if self._children is not None and self._logs[0].folder is not None:
             self._take_children(self._children, self._logs[0].folder, last=last)
@@ -227,7 +205,7 @@ class MetricsBuffer:
     # ------------------------------------------------------------------ forked children
 
     def before_fork(self) -> None:
-        """Make the file that a child sends its points by."""
+        """Create the file through which a child sends its points."""
         folder = self._logs[0].folder
         if folder is not None and not self._is_child and not self._live.is_closed:
             if self._children is None:
@@ -236,7 +214,7 @@ class MetricsBuffer:
             self._children.create()
 
     def after_fork_in_child(self) -> None:
-        """Send points to the parent from now on, and touch nothing of its memory."""
+        """Send points to the parent from now on; its memory is not touched."""
         self._is_child, self._quick = True, {}
         self._lock = threading.RLock()
         if self._children is not None:
@@ -263,22 +241,18 @@ class MetricsBuffer:
     # ------------------------------------------------------------------ positions
 
     def position(self) -> dict[str, list]:
-        """Return the number of values logged so far, written or not, and the last step, of each metric."""
+        """Return, by metric, the number of values logged so far, written or not, and the last step."""
         return self._logs[0].position()
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Continue counts and steps from a position; points that are not written yet come on top of it.
-
-        Args:
-            position: A return value of `position`.
-        """
+        """Continue counts and steps from a result of `position`; points not written yet are counted on top."""
         self._quick = {}
         for log in self._logs:
             log.count_from(position)
 
 
 def _countable(step: int | float | None, known: Metric | None) -> int | float | None:
-    """Return the step of a metric: a whole float as an int, unless its steps are floats; check that None can count."""
+    """Return the step of a metric, a whole float as an int unless its steps are floats; check that one can follow."""
     if step is None:
         if known is not None:
             check_countable(known.last)

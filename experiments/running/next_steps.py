@@ -12,12 +12,12 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from experiments.running.captured_output import terminal
-from experiments.running.main_file import module_of
-from observers.file.observer import FileObserver
-from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.safe_paths import shown_path
-from observers.record.schema import CONFIG
+from sacristan.experiments.running.captured_output import terminal
+from sacristan.experiments.running.main_file import module_of
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.schema import CONFIG
 
 __all__ = ["resume_command", "show_next_steps"]
 
@@ -26,22 +26,14 @@ _STARTERS = ("parent", "queued", "sweep")
 
 
 def resume_command(folder: Path) -> str:
-    """Return the command that resumes a run.
-
-    Args:
-        folder: The folder of its record.
-    """
+    """Return the command that resumes the run with this record folder."""
     return _runs_command("resume", folder)
 
 
 def show_next_steps(run: Any, commands: Collection[str]) -> None:
-    """Show what to type next after a completed training, on a terminal where a person watches.
+    """Show what to type next after a completed training, if stdout is a terminal.
 
     Runs that a sweep, a queue or another run has started show nothing, nor does CI or a log level above INFO.
-
-    Args:
-        run: The `LabRun`, which has completed.
-        commands: Names of the experiment's commands.
     """
     stream = terminal()
     folder = next((each.place for each in run.observers if isinstance(each, FileObserver)), None)
@@ -59,7 +51,7 @@ def _is_for_a_person(run: Any) -> bool:
 
 
 def _next_steps(run: Any, folder: Path, commands: Collection[str]) -> dict[str, str]:
-    """Return the commands by what they are for."""
+    """Return the commands by purpose."""
     steps = {"look at the run": _runs_command("show", folder)}
     if importlib.util.find_spec("plotly") is not None:
         steps["open the board"] = _runs_command("board", folder, names_run=False)
@@ -76,18 +68,23 @@ def _runs_command(command: str, folder: Path, *, names_run: bool = True) -> str:
     usual = os.environ.get("SACRISTAN_STORE") or "my_runs"
     store = Path(shown_path(folder.absolute().parent))
     where = [] if Path(usual).absolute() == store.absolute() else ["--store", str(store)]
-    return f"{_python()} -m runs {shlex.join([*where, command, *([folder.name] if names_run else [])])}"
+    program = "sacristan" if _is_found("sacristan") else f"{_python()} -m sacristan"
+    return f"{program} {shlex.join([*where, command, *([folder.name] if names_run else [])])}"
 
 
 def _python() -> str:
-    """Return the word that starts this Python."""
-    found = shutil.which("python")
-    is_usual = found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
-    return "python" if is_usual else shlex.quote(sys.orig_argv[0] or sys.executable)
+    """Return the command that starts this Python."""
+    return "python" if _is_found("python") else shlex.quote(sys.orig_argv[0] or sys.executable)
+
+
+def _is_found(program: str) -> bool:
+    """Return whether a shell finds the program of this environment by its name."""
+    found = shutil.which(program)
+    return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def _program() -> str | None:
-    """Return the words that start the experiment again; None if no file or module started it."""
+    """Return the command that starts the experiment again; None if no file or module started it."""
     main = vars(sys.modules["__main__"])
     module, path = module_of(main), main.get("__file__")
     if module is not None:

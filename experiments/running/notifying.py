@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from observers.errors import ObserversError
-from observers.notifying.addresses import finished_after_s, read_addresses
-from observers.notifying.sending import LEVELS, Message, Sending, plain
-from observers.notifying.sent import SentMessages, alert_event, event_of_session
-from observers.record import run_clock
-from observers.record.identity import is_anonymous
-from observers.record.points.points import Names
-from observers.record.schema import INFO, RUN, read_json_if_whole
+from sacristan.observers.errors import ObserversError
+from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
+from sacristan.observers.notifying.sending import LEVELS, Message, Sending, message_text
+from sacristan.observers.notifying.sent import SentMessages, alert_event, event_of_session
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.identity import is_anonymous
+from sacristan.observers.record.points.points import Names
+from sacristan.observers.record.schema import INFO, RUN, read_json_if_whole
 
 __all__ = ["Notifier"]
 
@@ -53,12 +53,9 @@ class Notified(Protocol):
 
 
 class Notifier:
-    """Records the alerts of a run, and sends messages about it, each by a process that nobody waits for.
+    """Records the alerts of a run, and sends messages about it, each in a process that nobody waits for.
 
     Nothing that goes wrong here reaches the run: it takes one line in the log.
-
-    Args:
-        run: The run.
     """
 
     def __init__(self, run: Notified) -> None:
@@ -75,7 +72,7 @@ class Notifier:
         self._problems: set[str] = set()
 
     def begin(self) -> None:
-        """Read the addresses, once the run has started to record."""
+        """Read the addresses once the run is being recorded."""
         with self._reporting():
             self._after_s, self._addresses = finished_after_s(), read_addresses()
         if self._addresses:
@@ -85,15 +82,11 @@ class Notifier:
             self._num_sessions = len((document or {}).get("sessions") or ())
 
     def after_fork_in_child(self) -> None:
-        """Send nothing: messages are the parent's."""
+        """Send nothing: messages belong to the parent."""
         self._addresses, self._starts, self._lock = [], [], threading.Lock()
 
     def resume(self, folder: Path) -> None:
-        """Keep the alerts of earlier sessions.
-
-        Args:
-            folder: The folder of the run's record.
-        """
+        """Load the alerts of earlier sessions from the folder of the record."""
         info = read_json_if_whole(folder / INFO)
         alerts = info.get("alerts") if isinstance(info, dict) else None
         if isinstance(alerts, list) and alerts:
@@ -103,18 +96,10 @@ class Notifier:
     # ------------------------------------------------------------------ alerts
 
     def alert(self, text: str, level: str) -> None:
-        """Record an alert, and send it.
-
-        Args:
-            text: The text; only its first 1000 characters are kept.
-            level: `info`, `warning` or `error`.
-
-        Raises:
-            ValueError: If the level is another one.
-        """
+        """Record an alert of level `info`, `warning` or `error`, its first 1000 characters, and send it."""
         if level not in LEVELS:
             raise ValueError(f"level: got {level!r}, expected one of {', '.join(LEVELS)}")
-        entry = {"time": datetime.now(UTC).isoformat(), "level": level, "text": plain(str(text), _MAX_TEXT)}
+        entry = {"time": datetime.now(UTC).isoformat(), "level": level, "text": message_text(str(text), _MAX_TEXT)}
         with self._lock:
             now = time.monotonic()
             is_often = len(self._recent) == _PER_MINUTE and now - self._recent[0] < 60
@@ -136,12 +121,7 @@ class Notifier:
     # ------------------------------------------------------------------ events
 
     def look(self, points: np.ndarray, names: Names) -> None:
-        """Send a message about metrics that are NaN for the first time.
-
-        Args:
-            points: (n,) new points, of `POINT`.
-            names: By metric id: the name, and whether steps are floats.
-        """
+        """Send a message about metrics that are NaN for the first time in new points, (n,) of `POINT`."""
         if not self._addresses or self._is_trial or not (is_nan := np.isnan(points["value"])).any():
             return
         new = []
@@ -179,13 +159,13 @@ class Notifier:
     # ------------------------------------------------------------------ sending
 
     def wait_for_processes(self) -> None:
-        """Wait until the process of each message has started, which outlives this one."""
+        """Wait until the process of each message has started; it outlives this one."""
         until = time.monotonic() + _START_BOUND_S
         for started in self._starts:
             started.wait(max(0.0, until - time.monotonic()))
 
     def _send(self, event: str | None, what: str, lines: Sequence[str], level: str) -> None:
-        """Send a message, unless it was sent; None is an event that need not be claimed."""
+        """Send a message unless it was sent before; an event of None need not be claimed."""
         if not self._addresses:
             return
         with self._reporting():
@@ -203,7 +183,7 @@ class Notifier:
             threading.Thread(target=self._see_through, args=arguments, name="notification", daemon=True).start()
 
     def _see_through(self, event: str | None, message: Message, addresses: list[str], started: threading.Event) -> None:
-        """Send a message in a thread of its own, and log each problem once."""
+        """Send a message in its own thread, and log each problem once."""
         with self._reporting():
             try:
                 is_first, claim = (True, None) if event is None else self._claim(event)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import sacred
 from sacred.run import Run
 
-from ingredients.errors import ConcurrentRunError
+from sacristan.ingredients.errors import ConcurrentRunError
 
 __all__ = ["check_nested", "given_back", "only_run"]
 
@@ -31,14 +31,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 @contextlib.contextmanager
 def only_run(experiment: sacred.Experiment) -> Iterator[None]:
-    """Reserve this process for the run in the block, and for the runs that it starts itself on the same thread.
-
-    Args:
-        experiment: The experiment of the run.
-
-    Raises:
-        ConcurrentRunError: If another thread of this process runs one.
-    """
+    """Reserve this process for the run in the block, and for the runs that it starts itself on the same thread."""
     global _place
     with _changing:
         before, _place = _place, _checked_place(experiment)
@@ -54,7 +47,7 @@ def only_run(experiment: sacred.Experiment) -> Iterator[None]:
 
 
 def _checked_place(experiment: sacred.Experiment) -> tuple[int, int]:
-    """Return this process and thread; reject a second thread of a process that runs an experiment."""
+    """Return this process and thread; reject a second thread that runs an experiment."""
     here = (os.getpid(), threading.get_ident())
     # A forked child is a process of its own, and a run in it belongs to that of its parent.
     if _running and _place[0] == here[0] and _place != here:
@@ -67,14 +60,7 @@ def _checked_place(experiment: sacred.Experiment) -> tuple[int, int]:
 
 
 def check_nested(run: Run) -> None:
-    """Record the parent of a run that another run starts, and reject a run that shares its observers.
-
-    Args:
-        run: The run, before it starts.
-
-    Raises:
-        ConcurrentRunError: If one of its observers is recording another run.
-    """
+    """Record the parent of a nested run before it starts; reject a run whose observer is recording another run."""
     outer = [other for _, other in _running if other is not None and other.status == "RUNNING"]
     at_work = [id(observer) for other in outer for observer in other.observers]
     if not run.unobserved and {*map(id, run.observers)} & {*at_work}:
@@ -88,11 +74,7 @@ def check_nested(run: Run) -> None:
 
 @contextlib.contextmanager
 def given_back(experiment: sacred.Experiment) -> Iterator[None]:
-    """Put captured functions, and the current run, back as they were before the block.
-
-    Args:
-        experiment: The experiment; a config is computed or a run started for it in the block.
-    """
+    """Restore the captured functions and the current run after the block, which computes a config or starts a run."""
     ingredients = {id(ingredient): ingredient for ingredient, _ in experiment.traverse_ingredients()}
     functions = [function for ingredient in ingredients.values() for function in ingredient.captured_functions]
     states = [{name: getattr(function, name) for name in _STATE} for function in functions]

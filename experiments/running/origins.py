@@ -10,12 +10,12 @@ import sacred
 from sacred.config import ConfigDict
 from sacred.utils import get_by_dotted_path, iter_prefixes, iterate_flattened, join_paths
 
-from configs.map import is_group
-from experiments.running.computed_config import ComputedConfig
-from ingredients.config.files import read_config_file
-from ingredients.config.ingredient import ConfigHook
-from ingredients.config.scope import Scope
-from observers.file.sacred_form import plain
+from sacristan.configs.map import is_group
+from sacristan.experiments.running.computed_config import ComputedConfig
+from sacristan.ingredients.config.files import read_config_file
+from sacristan.ingredients.config.ingredient import ConfigHook
+from sacristan.ingredients.config.scope import Scope
+from sacristan.observers.file.sacred_form import plain
 
 __all__ = ["origins"]
 
@@ -33,19 +33,9 @@ def origins(
 ) -> list[dict[str, Any]]:
     """Return the origins of all entries that are not at their defaults, or were typed.
 
-    To be called right after the config is computed, because scopes and hooks know what they set when they were last
-    called.
-
-    Args:
-        experiment: The experiment.
-        computed: The config.
-        updates: Entries that the call or the command line sets, nested.
-        named_configs: Named configs and files, in the order in which they apply.
-        aliases: Dotted names of entries that entries at the root stand for, by those.
-
-    Returns:
-        `{"origin": ..., "entries": [dotted names]}` for each origin, as a record has them: names with dots are no keys
-        in MongoDB.
+    Call it right after the config is computed, because scopes and hooks know what they set when they were last called.
+    The result is a list of `{"origin": ..., "entries": [dotted names]}`, as MongoDB rejects keys with dots.
+    `named_configs` are in the order in which they apply; `aliases` map root entries to dotted names.
     """
     parts = [part for part, _ in list(experiment.traverse_ingredients())]
     found = _of_named_configs(experiment, computed, named_configs)
@@ -74,7 +64,7 @@ def _grouped(by_entry: Mapping[str, str], config: Mapping[str, Any]) -> list[dic
 
 
 def _recorded_names(entry: str, config: Mapping[str, Any]) -> list[str]:
-    """Return the recorded names in the dict with keys that are no texts which an entry is, or is in."""
+    """Return the recorded names in the dict with non-string keys that an entry is, or is in."""
     for name in iter_prefixes(entry):
         value = get_by_dotted_path(config, name)
         if isinstance(value, dict) and value and not is_group(value):
@@ -100,10 +90,9 @@ def _of_named_configs(
 
 
 class _AtDefault:
-    """Tells whether an entry is at its default although a named config or file sets it.
+    """Checks whether an entry is at its default although a named config or file sets it.
 
     Args:
-        changes: Sacred's summary of the entries that were added, modified and documented.
         parts: Dotted paths of the ingredients.
     """
 

@@ -1,6 +1,7 @@
 """A run of several processes: rank 0 records it, and the others go along, with the same config and the same end.
 
-What the others print goes to files in rank 0's record, see `observers.record.schema`, and not to the terminal.
+What the others print goes to files in rank 0's record, see `sacristan.observers.record.schema`, and not to the
+terminal.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from typing import Any, ParamSpec, TypeVar
 import sacred
 from sacred.utils import iterate_flattened
 
-from experiments.running.failures import format_failure
-from experiments.running.signals import Terminated
-from ingredients.errors import ConfigError, RankError
-from ingredients.ranks.group import is_of_connection, leave
-from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import World, world_of
-from observers.file.recording import recording_of
-from observers.file.sacred_form import plain
-from observers.record.schema import RANKS_FOLDER
+from sacristan.experiments.running.failures import format_failure
+from sacristan.experiments.running.signals import Terminated
+from sacristan.ingredients.errors import ConfigError, RankError
+from sacristan.ingredients.ranks.group import is_of_connection, leave
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import World, world_of
+from sacristan.observers.file.recording import recording_of
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.schema import RANKS_FOLDER
 
 __all__ = [
     "check_same_config",
@@ -52,10 +53,6 @@ def own_world(experiment: sacred.Experiment, command: Any) -> World:
 
     Tasks of `srun` are ranks only of a run that can have some: they may as well be workers of a queue, or separate
     runs, which have their own settings.
-
-    Args:
-        experiment: The experiment.
-        command: The captured function of its command; None for none.
     """
     world = world_of()
     if not world.meeting or (_has_ranks(experiment) and not getattr(command, "unobserved", True)):
@@ -75,20 +72,7 @@ def _has_ranks(experiment: sacred.Experiment) -> bool:
 
 
 def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices | None:
-    """Meet the other ranks of a run that is about to be made.
-
-    Args:
-        world: The ranks of the launch, and which of them this process is.
-        experiment: The experiment.
-        command: The captured function of its command.
-
-    Returns:
-        Notices between the ranks; None in a process alone.
-
-    Raises:
-        ConfigError: If several processes cannot share the run.
-        RankError: If the ranks do not meet.
-    """
+    """Meet the other ranks before a run is created; return the notices between them, None in a single process."""
     if world.size == 1:
         return None
     which = f"this process is rank {world.rank} of {world.size}"
@@ -96,7 +80,7 @@ def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices |
     if not _has_ranks(experiment):
         raise ConfigError(
             f"{which}, but the experiment {name} has no ingredient distributed, so that each would train by "
-            "itself; add ingredients.distributed to it, or start it without torchrun"
+            "itself; add sacristan.ingredients.distributed to it, or start it without torchrun"
         )
     if getattr(command, "unobserved", False):
         raise ConfigError(f"{which}, but this command takes one process; start it without torchrun")
@@ -104,26 +88,12 @@ def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices |
 
 
 def publish_config(notices: Notices, config: Mapping[str, Any]) -> None:
-    """Send the config of rank 0 to the other ranks.
-
-    Args:
-        notices: Notices between the ranks.
-        config: The whole config.
-    """
+    """Send the whole config of rank 0 to the other ranks."""
     notices.put("config", _as_json(config))
 
 
 def check_same_config(notices: Notices, config: Mapping[str, Any], first: Mapping[str, Any]) -> None:
-    """Reject a config that is not the one of rank 0.
-
-    Args:
-        notices: Notices between the ranks.
-        config: The config of this rank.
-        first: The config of rank 0.
-
-    Raises:
-        ConfigError: If an entry differs.
-    """
+    """Reject a config that differs from that of rank 0 (`first`)."""
     mine, its = dict(iterate_flattened(_as_json(config))), dict(iterate_flattened(dict(first)))
     names = [name for name in sorted({*mine, *its}) if mine.get(name) != its.get(name)]
     if names:
@@ -143,13 +113,8 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
 def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callable[P, T]:
     """Return a function that tells the other ranks why it failed, and raises the cause if that is another rank.
 
-    Args:
-        notices: Notices between the ranks; None in a process alone, where `function` itself is returned.
-        function: The function.
-
-    Raises:
-        RankError: Instead of an error of the connection, or of a signal, that another rank's failure caused.
-        Terminated: Likewise, if a signal has ended the other rank.
+    That is `RankError`, or `Terminated` if a signal ended the other rank. `notices` is None in a single process, where
+    `function` itself is returned.
     """
     if notices is None:
         return function
@@ -175,11 +140,7 @@ def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callab
 
 @contextlib.contextmanager
 def reporting_end(notices: Notices | None) -> Iterator[None]:
-    """Tell the other ranks how the block ends, and leave the group of processes.
-
-    Args:
-        notices: Of the launch; None in a process alone.
-    """
+    """Tell the other ranks how the block ends, and leave the process group; `notices` is None in a single process."""
     has_ended_well = False
     try:
         yield
@@ -207,12 +168,7 @@ def _cause(notices: Notices, error: BaseException) -> RankError | None:
 
 
 def publish_record(notices: Notices | None, uid: str | None) -> None:
-    """Tell the other ranks the folder of the record, if this is rank 0; None where there is none.
-
-    Args:
-        notices: Notices between the ranks; None in a process alone.
-        uid: The run's uid; None if it is not recorded.
-    """
+    """Tell the other ranks the folder of the record (None if not recorded), if this is rank 0 of several."""
     if notices is not None and notices.world.rank == 0:
         recording = recording_of(uid)  # one for MongoDB alone has a folder as well
         notices.put("record", None if recording is None else str(recording.folder.absolute()))
@@ -225,9 +181,6 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
     The function waits until that record exists. On a node that does not have the folder, output stays where it is.
     Sacred captures the output of rank 0. What a full disk refuses is lost, with an error at the end: no training ends
     for its output.
-
-    Args:
-        notices: Notices between the ranks; None in a process alone.
     """
     saved: list[tuple[int, int]] = []
     streams = sys.stdout, sys.stderr

@@ -17,17 +17,17 @@ from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import SacredInterrupt
 
-from experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
-from experiments.running.forking import Owner
-from experiments.running.media_buffer import MediaBuffer
-from experiments.running.metrics_buffer import MetricsBuffer
-from experiments.running.system_metrics import Sampler
-from observers.errors import MediaError, MetricError
-from observers.file.observer import FileObserver
-from observers.media.kinds import Media
-from observers.record import run_clock
-from observers.record.points.rewinding import Position, num_missing
-from observers.record.protocols import (
+from sacristan.experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
+from sacristan.experiments.running.forking import Owner
+from sacristan.experiments.running.media_buffer import MediaBuffer
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.system_metrics import Sampler
+from sacristan.observers.errors import MediaError, MetricError
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.points.rewinding import Position, num_missing
+from sacristan.observers.record.protocols import (
     BufferedObserver,
     GraphObserver,
     HasPlace,
@@ -49,13 +49,10 @@ class Recorder:
 
     Args:
         run: The run; its observers may still change until `begin`.
-        metrics: Buffer of the logged numbers.
         owner: The process that owns the record; forked children write nothing here.
 
     Attributes:
-        metrics, media: The buffers.
         lock: Held by each heartbeat, and by whatever may not happen during one.
-        was_rewound: Whether `rewind` was called.
     """
 
     def __init__(self, run: Run, metrics: MetricsBuffer, owner: Owner) -> None:
@@ -72,7 +69,7 @@ class Recorder:
         self._without_media: set[int] = set()
 
     def after_fork_in_child(self) -> None:
-        """Let go of the parent's record. Its threads are gone in a child, and their locks would never be released."""
+        """Release the parent's record. Its threads are gone in a child, and their locks would never be released."""
         self.metrics.after_fork_in_child()
         self._sampler = None
         self.lock = threading.RLock()
@@ -80,7 +77,7 @@ class Recorder:
     # ------------------------------------------------------------------ beginning and end
 
     def begin(self) -> None:
-        """Write metrics to the logs of the observers, which have started; count on where a resumed record ends."""
+        """Write metrics to the logs of the started observers; counts continue from a resumed record."""
         opened = (observer.open_points() for observer in self._run.observers if isinstance(observer, PointObserver))
         logs = [log for log in opened if log is not None]
         self.metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self._run.observers)))
@@ -91,12 +88,7 @@ class Recorder:
             self._count_from(position, position)
 
     def start_sampling(self, folder: Path | None, interval_s: float) -> None:
-        """Log metrics of the machine in a thread, until `end`.
-
-        Args:
-            folder: Folder whose disk is measured; None for the working folder.
-            interval_s: Time between two samples.
-        """
+        """Log metrics of the machine in a thread, until `end`; `folder` selects the disk, None the working folder."""
         earlier = (observer.elapsed_s for observer in self._run.observers if isinstance(observer, FileObserver))
         try:
             elapsed_s = max(earlier, default=0.0)
@@ -114,7 +106,7 @@ class Recorder:
             self._sampler = None
 
     def end(self) -> None:
-        """Write all that is left, once no heartbeat comes any more."""
+        """Write everything that is left after the last heartbeat."""
         with self.lock:
             if self._has_begun:
                 self._write_down(last=True)
@@ -146,14 +138,14 @@ class Recorder:
             self.media.add(name, media, step)
 
     def draw_graph(self, model: Any, inputs: Any) -> None:
-        """Let the observers that draw graphs draw one; see `LabRun.log_graph`."""
+        """Give a graph to the observers that draw graphs; see `LabRun.log_graph`."""
         for observer in self._run.observers:
             if isinstance(observer, GraphObserver):
                 with reported(observer, "graph_event"):
                     observer.graph_event(model, inputs)
 
     def places(self) -> list[str]:
-        """Return the places of the record that observers name, each once."""
+        """Return the locations of the record that observers name, each once."""
         places = [observer.place for observer in self._run.observers if isinstance(observer, HasPlace)]
         return list(dict.fromkeys(filter(None, places)))
 
@@ -162,9 +154,8 @@ class Recorder:
     def beat(self, interval_s: float) -> None:
         """Write what is new since the last heartbeat; errors are logged.
 
-        Args:
-            interval_s: Time until the next heartbeat; media that take longer to encode wait for it, so that the run
-                is seen to live.
+        Media that take longer to encode than `interval_s` wait for the next heartbeat, so that the run is seen to be
+        alive.
         """
         with self.lock:
             try:
@@ -175,7 +166,7 @@ class Recorder:
                 _log.exception("a heartbeat failed; the run continues, and so does its record")
 
     def flush(self) -> None:
-        """Write all that was logged, and wait until it is on the disk."""
+        """Write everything that was logged, and wait until it is on the disk."""
         if self._owner.is_child:  # each of its points is written when it is logged
             return
         with self.lock:
@@ -190,7 +181,7 @@ class Recorder:
         self._send_media(math.inf)
 
     def _send_heartbeat(self, *, last: bool = False) -> None:
-        """Send Sacred's heartbeat to the observers; each one that has a log of points writes it then."""
+        """Send Sacred's heartbeat to the observers; each with a log of points writes it then."""
         if self._owner.is_child:
             return
         run, beat_time = self._run, run_clock.utc_now()
@@ -210,11 +201,7 @@ class Recorder:
             )
 
     def _send_media(self, until: float) -> None:
-        """Encode the logged media, and send them to the observers that keep media.
-
-        Args:
-            until: Start no further file after this time of the monotonic clock.
-        """
+        """Encode the logged media, none after `until` (monotonic clock), and send them to observers that keep media."""
         if not self._run.observers:
             self.media.clear()
         entries = self.media.take(until)
@@ -235,26 +222,18 @@ class Recorder:
     # ------------------------------------------------------------------ output
 
     def text(self) -> str:
-        """Return what the run printed so far; it is kept in a file."""
+        """Return the run's output so far, which is kept in a file."""
         with self.lock:
             return self._output.text()
 
     def replace_text(self, text: str) -> None:
-        """Replace the output so far, as Sacred does when it makes a run.
-
-        Args:
-            text: The new output.
-        """
+        """Replace the output so far, as Sacred does when it creates a run."""
         with self.lock:
             self._output = Spill()
             self._output.append(text)
 
     def capture(self, out: CapturedStdout | None) -> None:
-        """Read the run's output from Sacred's capture from now on.
-
-        Args:
-            out: Sacred's capture; None if nothing is captured.
-        """
+        """Read the run's output from Sacred's capture from now on; None if nothing is captured."""
         if out is None:
             return
         # Output that is no UTF-8 would end the run where Sacred decodes it.
@@ -280,7 +259,7 @@ class Recorder:
         return close
 
     def read_output(self) -> None:
-        """Read what was printed since the last time, and give it to the observers that take output in parts."""
+        """Read the output since the last call, and pass it to the observers that take output in parts."""
         if self._owner.is_child:  # it has the parent's files
             return
         run = self._run
@@ -322,7 +301,7 @@ class Recorder:
             self._count_from(position, reached)
 
     def warn_unless_rewound(self) -> None:
-        """Warn of a resumed run that ends without having loaded a checkpoint."""
+        """Warn if a resumed run ends without having loaded a checkpoint."""
         if not self.was_rewound:
             _log.warning(
                 "this run was resumed, but no checkpoint was loaded, so its points follow those of the earlier session;"
@@ -340,7 +319,7 @@ class Recorder:
 
 
 def _takes_sacreds_metrics(observer: RunObserver) -> bool:
-    """Return whether an observer takes points as Sacred gives them, from `log_metrics`."""
+    """Return whether an observer takes points in Sacred's form, through `log_metrics`."""
     return _has_sacreds_metrics(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
 
 
@@ -363,12 +342,7 @@ def _has_sacreds_metrics(kind: type) -> bool:
 
 @contextlib.contextmanager
 def reported(observer: Any, event: str) -> Iterator[None]:
-    """Log an error of an observer in the block; the run continues.
-
-    Args:
-        observer: The observer, for the message.
-        event: Name of the method that is called.
-    """
+    """Log an error of an observer in the block; the run continues."""
     try:
         yield
     except Exception:

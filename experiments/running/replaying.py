@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ingredients.errors import ConfigError
-from observers.record.schema import CONFIG
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.record.schema import CONFIG
 
 __all__ = ["INCIDENT", "Replayed", "bundle_to_replay", "config_of_bundle", "replaying"]
 
@@ -27,8 +27,7 @@ class Replayed(Exception):  # noqa: N818 - it is no error
     """The training has repeated the step, and ends here.
 
     Args:
-        report: What came of it.
-        finding: What made the step not finite; None if nothing did.
+        finding: The cause of the non-finite step; None if it was finite.
     """
 
     def __init__(self, report: str, finding: Mapping[str, Any] | None) -> None:
@@ -38,17 +37,13 @@ class Replayed(Exception):  # noqa: N818 - it is no error
 
 
 def bundle_to_replay() -> Path | None:
-    """Return the bundle whose step is to be repeated; None in a training like any other."""
+    """Return the bundle whose step is to be repeated; None in an ordinary training."""
     return _bundle.get()
 
 
 @contextlib.contextmanager
 def replaying(bundle: Path) -> Iterator[None]:
-    """Let the training in the block repeat the step of a bundle, and raise `Replayed`.
-
-    Args:
-        bundle: The folder of the bundle.
-    """
+    """Let the training in the block repeat the step of a bundle, and raise `Replayed`."""
     token = _bundle.set(bundle)
     try:
         yield
@@ -57,14 +52,7 @@ def replaying(bundle: Path) -> Iterator[None]:
 
 
 def config_of_bundle(bundle: Any) -> str:
-    """Return the path of the config file in a bundle.
-
-    Args:
-        bundle: The folder of the bundle, as typed; None if it was not.
-
-    Raises:
-        ConfigError: If it is not the folder of a bundle.
-    """
+    """Return the path of the config file in a bundle, whose folder is as typed, or None if it was not."""
     expected = "a folder such as my_runs/3/checkpoints/nonfinite-000000120"
     if bundle is None:
         raise ConfigError(f"replay: got no bundle; write replay with bundle=FOLDER, {expected}")

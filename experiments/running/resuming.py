@@ -13,16 +13,16 @@ from typing import Any
 
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
-from configs.slurm import job_id, requeue
-from experiments.running.signals import SAVED_CODE, Terminated
-from experiments.running.starting_state import check_start
-from ingredients.config.scope import completed
-from ingredients.errors import ConfigError, DataError
-from ingredients.ranks.world import World
-from observers.errors import ResumeError
-from observers.file.observer import FileObserver
-from observers.file.sacred_form import plain
-from observers.record.identity import (
+from sacristan.configs.slurm import job_id, requeue
+from sacristan.experiments.running.signals import SAVED_CODE, Terminated
+from sacristan.experiments.running.starting_state import check_start
+from sacristan.ingredients.config.scope import completed
+from sacristan.ingredients.errors import ConfigError, DataError
+from sacristan.ingredients.ranks.world import World
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
     PARENT_VARIABLE,
     RESUME_VARIABLE,
@@ -31,10 +31,10 @@ from observers.record.identity import (
     is_uid,
     read_lease,
 )
-from observers.record.json_text import load_json, parse_json
-from observers.record.numbered_folder import as_number
-from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, INFO, RUN
+from sacristan.observers.record.json_text import load_json, parse_json
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = [
     "check_resource",
@@ -55,22 +55,16 @@ _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD
 
 
 def folder_to_start() -> Path | None:
-    """Return the folder of the queued run that this process starts, from SACRISTAN_START in the environment.
+    """Return the folder of the queued run that this process starts, from SACRISTAN_START; None if it starts none.
 
     The variable is removed, so that processes which the run starts do not start the queued run again.
-
-    Returns:
-        The folder; None for a run of its own.
-
-    Raises:
-        ConfigError: If there is no such folder.
     """
     named = os.environ.pop(START_VARIABLE, None)
     return None if named is None else _folder_of_run(START_VARIABLE, named)
 
 
 def forget_folders() -> None:
-    """Remove from the environment the folders of the runs to start or resume, which are for rank 0 alone."""
+    """Remove the folders of the runs to start or resume, meant for rank 0 alone, from the environment."""
     for name in (START_VARIABLE, RESUME_VARIABLE):
         os.environ.pop(name, None)
 
@@ -90,33 +84,21 @@ def folder_to_resume(
     has_ingredient: bool = True,
     world: World | None = None,
 ) -> Path | None:
-    """Return the folder of the record that a run, which has not started, continues.
+    """Return the folder of the record that a run, which has not started, continues; None for a new record.
 
-    That is the folder in SACRISTAN_RESUME, which is taken out of the environment. Otherwise, with
+    That is the folder in SACRISTAN_RESUME, which is removed from the environment. Otherwise, with
     `checkpoint.resume=auto`, it is the newest unfinished run of the same experiment, config and parent in the folders
     that `run` is recorded in. When a launcher restarts its ranks, they resume the run that the same launch has begun,
     whatever the setting. Commands other than the default one, such as one that evaluates a model, ignore the setting.
 
     Settings and ingredients that were added since the other run was recorded do not make its config another one, as
-    long as they are at what they meant before.
+    long as they are at what they meant before: `legacy_defaults` has these values, also of entries that are not
+    recorded.
 
     If the setting is a state of another run, `run.meta_info` gets that run's uid as `started_from`.
 
-    Args:
-        run: The run.
-        aliases: Dotted names of entries that entries at the root stand for, by those.
-        default_command: Name of the experiment's main function.
-        legacy_defaults: By name, nested: what entries meant before they existed, and the values of those that are
-            not recorded.
-        has_ingredient: Whether states are those of the ingredient `checkpoint`, and can be checked.
-        world: The ranks of the run.
-
-    Returns:
-        The folder; None for a new record.
-
-    Raises:
-        ConfigError: If there is no such folder, or the setting is neither auto nor a file.
-        LabError: If the setting is a state that the run cannot start from; see `check_start`.
+    `aliases` map root entries to dotted names. `has_ingredient` means that the ingredient `checkpoint` wrote the
+    states, so they can be checked.
     """
     named = os.environ.pop(RESUME_VARIABLE, None)
     if named is not None:
@@ -169,7 +151,7 @@ def _check_state(setting: str, run: Any, *, has_ingredient: bool) -> None:
 
 
 def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
-    """Note the run that keeps a state, as the parent of the run that starts from it; a parent that is given wins."""
+    """Record the run whose state this run starts from as `started_from`, unless a parent is given."""
     if meta_info.get("parent") or os.environ.get(PARENT_VARIABLE):
         return
     for folder in state.absolute().parents[1:3]:  # a fork keeps its own start one folder deeper
@@ -186,7 +168,6 @@ class _Criteria:
         identity: Name of the experiment, command and parent.
 
     Args:
-        run: The new run, which has not started.
         ignored: Dotted names of entries of the config that do not count.
         legacy_defaults: Values of entries that a record may lack, nested.
     """
@@ -209,14 +190,7 @@ class _Criteria:
         ]
 
     def is_of(self, path: Path) -> bool:
-        """Return whether a recorded config is that of the run.
-
-        Args:
-            path: The recorded config.
-
-        Raises:
-            OSError, ValueError: If it cannot be read.
-        """
+        """Return whether a recorded config is that of the run; `OSError` or `ValueError` if it cannot be read."""
         # Its size, and the lines it must contain, rule out nearly all others without parsing.
         if path.stat().st_size > self._most_bytes:
             return False
@@ -231,7 +205,7 @@ class _Criteria:
 
 
 def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> Iterator[Path]:
-    """Yield the folders of unfinished runs that meet the criteria, the newest first; with `launch` only its own."""
+    """Yield the folders of unfinished runs that meet the criteria, newest first; with `launch`, only its own."""
     if not base.is_dir():
         return
     numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
@@ -259,8 +233,7 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
 def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[str, Any] | None:
     """Return the record of an unfinished run that meets the criteria; None if it is another one.
 
-    Raises:
-        OSError, ValueError, LookupError, TypeError: If it may be one, but cannot be read.
+    Raises `OSError`, `ValueError`, `LookupError` or `TypeError` if it may be one, but cannot be read.
     """
     damage = None
     try:
@@ -282,11 +255,7 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
 
 
 def recorded_data(folder: Path) -> str | None:
-    """Return the fingerprint of the data that a run was trained on; None if it did not get as far.
-
-    Args:
-        folder: The folder of its record.
-    """
+    """Return the fingerprint of the data that a run was trained on; None if it stopped before."""
     try:
         found = load_json(folder / INFO)["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -296,11 +265,10 @@ def recorded_data(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
-    """Where a signal ends the block, give its exit code, and with `checkpoint.requeue` have Slurm queue the job again.
+    """Set the exit code if a signal ends the block; with `checkpoint.requeue`, have Slurm queue the job again.
 
-    Args:
-        run: The run, a `LabRun`; its record is complete at the end of the block.
-        owns_job: Whether the job is for this run alone, and not for an agent or a worker that runs others, too.
+    The record of `run` is complete when the block ends. `owns_job` means that the job is for this run alone, not for an
+    agent or a worker with further runs.
     """
     try:
         yield
@@ -318,14 +286,7 @@ def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
 
 
 def check_resumable(run: Any) -> None:
-    """Reject a run that is to continue or start in the folder of a record, if none of its observers can.
-
-    Args:
-        run: The run, before its observers start.
-
-    Raises:
-        ResumeError: If no observer records in folders.
-    """
+    """Reject a run that is to continue or start in the folder of a record, if none of its observers can."""
     folder = run.meta_info.get("resume") or run.meta_info.get("queued")
     if folder is not None and not any(isinstance(observer, FileObserver) for observer in run.observers):
         action = "started" if "queued" in run.meta_info else "resumed"
@@ -336,14 +297,7 @@ def check_resumable(run: Any) -> None:
 
 
 def check_resource(path: str) -> None:
-    """Reject a resource that changed since the run that is reproduced read it; see SACRISTAN_EXPECT_RESOURCES.
-
-    Args:
-        path: Absolute path of the file.
-
-    Raises:
-        DataError: If it has another content.
-    """
+    """Reject a resource that changed since the run to reproduce read it; see SACRISTAN_EXPECT_RESOURCES."""
     expected = json.loads(os.environ.get(EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
     if expected is None:
         return
@@ -354,7 +308,7 @@ def check_resource(path: str) -> None:
 
 
 def _command(run: Any) -> str:
-    """Return the run's command as it is recorded."""
+    """Return the recorded form of the run's command."""
     return join_paths(run.main_function.prefix, run.main_function.signature.name)
 
 
@@ -364,7 +318,7 @@ def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
 
 
 def _with(config: Any, names: Collection[str], value: Any) -> Any:
-    """Return a config in which the entries of some dotted names have a value."""
+    """Return a config with new values for some dotted names."""
     if not isinstance(config, Mapping):
         return config
     result = dict(config)

@@ -16,7 +16,7 @@ from functools import wraps
 from types import CodeType, FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from configs.slurm import job_id
+from sacristan.configs.slurm import job_id
 
 __all__ = ["SAVED_CODE", "Signals", "Terminated"]
 
@@ -69,9 +69,9 @@ class Signals:
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise `Terminated`, or `KeyboardInterrupt`, when a signal comes; without effect on other threads.
+        """Raise `Terminated`, or `KeyboardInterrupt`, on a signal; other threads are not affected.
 
-        What is done here is done to its end but for what is `interruptible`.
+        Code in the block finishes first, unless it is `interruptible`.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -97,7 +97,7 @@ class Signals:
             raise _exception(self._waiting[0])
 
     def _give_back(self) -> None:
-        """Put the handlers of before in place; one of them may raise as soon as it is."""
+        """Restore the previous handlers; one of them may raise at once."""
         raised = None
         while self._replaced:
             try:
@@ -111,11 +111,7 @@ class Signals:
             raise raised
 
     def interruptible(self, function: Callable[P, T]) -> Callable[P, T]:
-        """Return `function` such that signals raise in it, at any line.
-
-        Args:
-            function: The function. A signal that came before it and waits is raised when it is called.
-        """
+        """Return `function` such that signals raise in it, at any line; one that is waiting is raised at the call."""
 
         def edge(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -140,7 +136,7 @@ class Signals:
             self._is_deferring = False
 
     def after_fork_in_child(self) -> None:
-        """Leave the run, and its signals, to the parent; a child acts on its own as if there were no run."""
+        """Leave the run and its signals to the parent; the child handles its own as if there were no run."""
         self._is_child = True
 
     def _receive_in_child(self, number: int) -> None:
@@ -175,22 +171,14 @@ class Signals:
             raise _exception(number)
 
     def _pass_over_workers(self) -> None:
-        """Ignore the end of a loader's workers, which may have received the signal as well."""
+        """Ignore the end of loader workers, which may have received the signal as well."""
         if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is not _pass_over:
             # Not SIG_IGN: Python reports an error for a signal that has come already and whose handler is gone.
             replaced = signal.signal(signal.SIGCHLD, _pass_over)
             self._replaced.setdefault(signal.SIGCHLD, signal.SIG_DFL if replaced is None else replaced)
 
     def stop(self, step: int | None) -> NoReturn:
-        """End the run by the signal that was held back.
-
-        Args:
-            step: The optimizer step that a checkpoint was saved after, if one was.
-
-        Raises:
-            Terminated: Always.
-            RuntimeError: If no signal was held back.
-        """
+        """End the run by the signal that was held back, with `Terminated`."""
         if self.stopping is None:
             raise RuntimeError("stop: no signal was held back; call it once `stopping` is a number")
         raise Terminated(self.stopping, step)
@@ -217,7 +205,7 @@ def _say(number: int, text: str) -> None:
 
 
 def _is_for_us(handler: Any) -> bool:
-    """Return whether a handler is Python's default, or the one of the run that started this one."""
+    """Return whether a handler is Python's default, or that of the run that started this one."""
     return handler in (signal.SIG_DFL, signal.default_int_handler) or isinstance(
         getattr(handler, "__self__", None), Signals
     )

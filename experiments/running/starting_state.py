@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from sacred.utils import get_by_dotted_path
 
-from ingredients.errors import ConfigError, LabError
-from observers.file.recorded_values import read_back
+from sacristan.ingredients.errors import ConfigError, LabError
+from sacristan.observers.file.recorded_values import read_back
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["check_left", "check_start", "check_waited"]
 
@@ -39,18 +39,12 @@ _OF_SHAPE = (
 def check_start(path: Path, config: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> None:
     """Reject a state that a run of this config cannot start from, as far as that shows without data and model.
 
-    Args:
-        path: The file of the state.
-        config: The whole config.
-        legacy_defaults: What settings meant before they existed.
-
-    Raises:
-        CheckpointError: If it is missing, damaged or no state, or its weights do not fit the model.
-        ConfigError: If no epoch is left to train, or the other training stopped early and patience is used up.
-        DataError: If the config splits the data otherwise than it was trained with, and does not ask for that.
+    Raises `CheckpointError` if it is missing, damaged or not a state, or its weights do not fit; `ConfigError` if no
+    epoch is left to train or patience is used up; `DataError` if the config splits the data otherwise without asking
+    for that.
     """
-    from ingredients.checkpoints.files import complete_config, load_checkpoint, split_of
-    from ingredients.checkpoints.training_state import check_whole
+    from sacristan.ingredients.checkpoints.files import complete_config, load_checkpoint, split_of
+    from sacristan.ingredients.checkpoints.training_state import check_whole
 
     state = load_checkpoint(path)
     complete_config(state, config, legacy_defaults)
@@ -67,8 +61,8 @@ def check_start(path: Path, config: Mapping[str, Any], legacy_defaults: Mapping[
 
 
 def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    from ingredients.checkpoints.folder import CheckpointFolder
-    from ingredients.checkpoints.training_state import keeps_monitor
+    from sacristan.ingredients.checkpoints.folder import CheckpointFolder
+    from sacristan.ingredients.checkpoints.training_state import keeps_monitor
 
     monitor, settings = state.get("monitor"), config.get("training")
     if not isinstance(monitor, Mapping) or not isinstance(settings, Mapping):
@@ -87,10 +81,10 @@ def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, A
 def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
     """Reject a model that the weights do not fit, if the config determines the model.
 
-    Experiments may build it in another way: then the weights do not fit the model of their own config either.
+    An experiment may build its model in another way; then the weights do not fit the model of their own config either.
     """
-    from ingredients.checkpoints.files import check_weights, preparation_of
-    from ingredients.checkpoints.training_state import differ
+    from sacristan.ingredients.checkpoints.files import check_weights, preparation_of
+    from sacristan.ingredients.checkpoints.training_state import differ
 
     saved, preparation = read_back(state.get("config", {})), preparation_of(state, path)
     if preparation is None or not differ(saved, config, "model", "loss"):
@@ -105,12 +99,12 @@ def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]
 
 
 def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
-    """Return the model of a config; without memory for its weights, where it can be built so."""
+    """Return the model of a config, without memory for its weights if possible."""
     import torch
 
-    from ingredients.datasets.transforms import shape_after
-    from ingredients.losses.building import reading
-    from ingredients.models.building import build_model
+    from sacristan.ingredients.datasets.transforms import shape_after
+    from sacristan.ingredients.losses.building import reading
+    from sacristan.ingredients.models.building import build_model
 
     _, num_outputs = reading(config["loss"]["name"], preparation)
     settings = config["model"]
@@ -126,16 +120,7 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
 
 
 def check_left(start: Path, epochs_done: int, epochs: int) -> None:
-    """Reject a start from the end of another training, after which no epoch is left.
-
-    Args:
-        start: The file of the state, for the message.
-        epochs_done: Epochs trained before the state was saved.
-        epochs: Epochs to train in all.
-
-    Raises:
-        ConfigError: If no epoch is left.
-    """
+    """Reject a start from the end of another training after which no epoch is left; `epochs` is the total."""
     if epochs_done >= epochs:
         raise ConfigError(
             f"training.epochs: got {epochs}, but {start} has {epochs_done} epochs behind it, so that nothing would be "
@@ -144,16 +129,9 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
 
 
 def check_waited(start: Path, monitor: str, waited: int, patience: int | None) -> None:
-    """Reject a start from the end of another training that was stopped early, which would stop at once.
+    """Reject a start from the end of an early-stopped training, which would stop at once.
 
-    Args:
-        start: The file of the state, for the message.
-        monitor: Name of the monitored metric.
-        waited: Epochs since it last improved.
-        patience: Epochs that it may take to improve; None for any number.
-
-    Raises:
-        ConfigError: If the patience is used up.
+    `waited` is the epochs since the metric improved; a `patience` of None allows any number.
     """
     if patience is not None and waited >= patience:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """Checks that reject a typo before anything is recorded: is there such an entry, ingredient, named config?
 
 They need the whole experiment. Scopes check types themselves, when an update meets its default
-(`ingredients.config.scope`), and `experiments.running.command_line` checks the words of the command line.
+(`sacristan.ingredients.config.scope`), and `sacristan.experiments.running.command_line` checks the words of the command
+line.
 """
 
 from __future__ import annotations
@@ -24,19 +25,19 @@ from sacred.utils import (
     rel_path,
 )
 
-from configs import freeze, to_plain
-from configs.map import is_group
-from configs.shipped import find_file, names_beside
-from experiments.running.computed_config import ComputedConfig
-from ingredients.config.construct import nearest, suggested
-from ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced
-from ingredients.config.files import read_config_file
-from ingredients.config.ingredient import MapSignature
-from ingredients.config.scope import Scope, is_shipped, lenient
-from ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
-from observers.file.recorded_values import comes_back, is_form_of, opaque_in, read_back
-from observers.file.sacred_form import plain
-from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
+from sacristan.configs import freeze, to_plain
+from sacristan.configs.map import is_group
+from sacristan.configs.nearest import nearest, suggestion
+from sacristan.configs.shipped import find_file, names_beside
+from sacristan.experiments.running.computed_config import ComputedConfig
+from sacristan.ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced
+from sacristan.ingredients.config.files import read_config_file
+from sacristan.ingredients.config.ingredient import MapSignature
+from sacristan.ingredients.config.scope import Scope, is_shipped, lenient
+from sacristan.ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
+from sacristan.observers.file.recorded_values import comes_back, is_form_of, opaque_in, read_back
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 
 __all__ = [
     "check_comes_back",
@@ -56,11 +57,7 @@ _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
 
 def nested(config_updates: Mapping[str, Any]) -> dict:
-    """Return updates as plain nested dicts.
-
-    Args:
-        config_updates: Entries by name; the names, at any depth, may be dotted.
-    """
+    """Return updates as plain nested dicts; names may be dotted at any depth."""
     for name in config_updates:
         if not isinstance(name, str):
             raise ConfigError(f"got a setting named {name!r} ({type(name).__name__}), expected the name of an entry")
@@ -68,14 +65,7 @@ def nested(config_updates: Mapping[str, Any]) -> dict:
 
 
 def check_scopes(experiment: sacred.Experiment) -> None:
-    """Reject config scopes that cannot be read, including those of named configs that are not used.
-
-    Args:
-        experiment: The experiment.
-
-    Raises:
-        ConfigError: If there is one.
-    """
+    """Reject config scopes that cannot be read, including those of named configs that are not used."""
     # As a list: Sacred takes what is not traversed to its end for a circle.
     for part, _ in list(experiment.traverse_ingredients()):
         for scope in (*part.configurations, *part.named_configs.values()):
@@ -88,16 +78,7 @@ def check_updates(
 ) -> None:
     """Check the settings of a call as far as that is possible before the config is computed.
 
-    Args:
-        experiment: The experiment.
-        updates: Entries that the call sets, nested.
-        named_configs: Named configs and config files.
-        force: Whether an ingredient's seed without effect is let through.
-
-    Raises:
-        UnknownNamedConfigError: If a named config or config file does not exist.
-        ConfigError: If an ingredient is given a plain value, a seed is no seed, or (unless `force`) an ingredient's
-            seed would have no effect.
+    `force` accepts an ingredient's seed that has no effect.
     """
     _check_named_configs(experiment, updates, named_configs)
     files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
@@ -110,14 +91,7 @@ def check_updates(
 
 
 def check_depth(config: Mapping[str, Any]) -> None:
-    """Reject a config that is nested more deeply than a record can be.
-
-    Args:
-        config: The whole config.
-
-    Raises:
-        ConfigError: If it is.
-    """
+    """Reject a config that is nested more deeply than a record can be."""
     for name, value in config.items():
         if is_deeper(value, MAX_NOTED_LEVELS - 1):
             raise ConfigError(
@@ -127,14 +101,7 @@ def check_depth(config: Mapping[str, Any]) -> None:
 
 
 def check_made(config: Mapping[str, Any]) -> None:
-    """Reject objects of a config file that no scope has a default for.
-
-    Args:
-        config: The whole config.
-
-    Raises:
-        ConfigError: If there is one.
-    """
+    """Reject objects of a config file that no scope has a default for."""
     for name, value in iterate_flattened(config):
         if opaque := opaque_in(value):
             raise ConfigError(
@@ -143,16 +110,7 @@ def check_made(config: Mapping[str, Any]) -> None:
 
 
 def check_comes_back(experiment: sacred.Experiment, computed: ComputedConfig, command: str) -> None:
-    """Reject a config that could not be read back from the record of its run, to resume or reproduce it.
-
-    Args:
-        experiment: The experiment.
-        computed: The config.
-        command: Name of the command.
-
-    Raises:
-        ConfigError: If an entry would not come back, neither from its recorded form nor as its default.
-    """
+    """Reject a config that could not be read back from the record of its run, to resume or reproduce it."""
     odd = {name: value for name, value in iterate_flattened(computed.values) if not comes_back(value)}
     if not odd:
         return
@@ -170,7 +128,7 @@ def check_comes_back(experiment: sacred.Experiment, computed: ComputedConfig, co
 
 
 def _read_back(experiment: sacred.Experiment, computed: ComputedConfig, command: str) -> dict[str, Any]:
-    """Return the config that a run would have which is started with the recorded one; empty if there is none."""
+    """Return the config of a run started with the recorded one; empty if that is invalid."""
     recorded = read_back(json.loads(json.dumps(plain(computed.values))))
     try:
         with lenient(False):
@@ -182,17 +140,7 @@ def _read_back(experiment: sacred.Experiment, computed: ComputedConfig, command:
 def check_read(
     computed: ComputedConfig, updates: Mapping[str, Any], unread: Mapping[str, Sequence[str]], command: str
 ) -> None:
-    """Reject settings of a call that its command does not read.
-
-    Args:
-        computed: The config.
-        updates: Entries that the call or the command line sets, nested.
-        unread: The tools that the command does not read, each with the commands that do.
-        command: Name of the command.
-
-    Raises:
-        ConfigError: If one has another value than its default.
-    """
+    """Reject settings of a call, other than defaults, that its command does not read."""
     for path, readers in unread.items():
         given = iterate_flattened(get_by_dotted_path(updates, path, {}))
         for name, value in ((join_paths(path, entry), value) for entry, value in given):
@@ -204,12 +152,7 @@ def check_read(
 
 
 def without_unread(computed: ComputedConfig, unread: Iterable[str]) -> dict[str, Any]:
-    """Return the config of a run without the tools that its command does not read, unless a file sets them.
-
-    Args:
-        computed: The config.
-        unread: Dotted paths of these tools.
-    """
+    """Return the config without the tools (dotted paths) that its command does not read, unless a file sets them."""
     changed = _changed(computed)
     left_out = {path for path in unread if not any(is_prefix(path, name) for name in changed)}
     return {name: value for name, value in computed.values.items() if name not in left_out}
@@ -221,15 +164,7 @@ def _changed(computed: ComputedConfig) -> set[str]:
 
 
 def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> None:
-    """Let each ingredient check its part of the config; see `Ingredient.check`.
-
-    Args:
-        experiment: The experiment.
-        config: The whole config.
-
-    Raises:
-        LabError: If a setting is invalid.
-    """
+    """Let each ingredient check its part of the config; see `Ingredient.check`."""
     # As a list: Sacred takes what is not traversed to its end for a circle.
     for ingredient, _ in list(experiment.traverse_ingredients()):
         own = get_by_dotted_path(config, ingredient.path) if ingredient is not experiment else config
@@ -242,7 +177,7 @@ def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> 
 def _paths(experiment: sacred.Experiment) -> list[str]:
     """Return the dotted path of every ingredient, after the experiment's, which is empty.
 
-    A list, because Sacred cannot traverse the ingredients again after a traversal that was broken off.
+    It is a list, because Sacred cannot traverse the ingredients again after an unfinished traversal.
     """
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
@@ -260,7 +195,7 @@ def _check_seed(experiment: sacred.Experiment, path: str, seed: Any, force: bool
 
 
 def _draws(experiment: sacred.Experiment, path: str) -> bool:
-    """Return whether a function of an ingredient, or of one below it, depends on Sacred's seed for it."""
+    """Return whether a function of an ingredient, or one of its ingredients, depends on Sacred's seed."""
     below = [part for part, _ in experiment.traverse_ingredients() if part.path == path or is_prefix(path, part.path)]
     captured = [function for part in below for function in part.captured_functions]
     return any(f.uses_randomness or "seed" in f.signature.kwargs for f in captured)
@@ -289,15 +224,7 @@ def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, An
 def _misread(
     experiment: sacred.Experiment, updates: Mapping[str, Any], known: list[str], name: str, following: str
 ) -> str:
-    """Return the message for a word that is no named config and no file.
-
-    Args:
-        experiment: The experiment.
-        updates: Entries that the call sets, nested.
-        known: Its named configs.
-        name: The word.
-        following: The word after it.
-    """
+    """Return the message for a word that is neither a named config nor a file; `following` is the next word."""
     unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
     if unfinished:
         return f"{unfinished[0]}: got nothing after `=`; write {unfinished[0]}={name}, without spaces"
@@ -308,8 +235,8 @@ def _misread(
     if "" in updates or name in entries:
         return f"{name}: got no value, expected one after `=`, without spaces; write {name}={following}"
     if Path(name).suffix in (".yaml", ".yml", ".json"):
-        near = nearest(Path(name).name, names_beside(name))
-        hint = f"did you mean {Path(name).with_name(near)}?" if near else "check the path"
+        path = Path(name)
+        hint = suggestion(path.name, names_beside(name), "check the path", lambda near: str(path.with_name(near)))
         return f"{name}: there is no such config file; {hint}"
     entry, _, value = name.partition(" ")
     if value and entry in entries:
@@ -319,7 +246,7 @@ def _misread(
     recipe = Path("configs", f"{name}.yaml")
     if find_file(recipe).is_file():
         return f"{name}: there is no such named config; did you mean {recipe}?"
-    hint = suggested(name, known, f"there are: {', '.join(known) or 'none'}")
+    hint = suggestion(name, known)
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 
 
@@ -329,17 +256,9 @@ def _entry_names(experiment: sacred.Experiment) -> set[str]:
 
 
 def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
-    """Check that every entry that was set exists, now that the config is computed.
+    """Check that every entry that was set exists, once the config is computed; the error names the nearest.
 
     Arguments of captured functions count as entries if the config can fill them in.
-
-    Args:
-        experiment: The experiment.
-        computed: The config.
-
-    Raises:
-        UnknownEntryError: If one does not exist; the message names the nearest that does.
-        ConfigError: If an ingredient is set to a plain value, or an argument to one of the wrong type.
     """
     added = sorted(computed.changes.added)
     parameters = dict(_parameters(experiment, computed.function))
@@ -380,7 +299,7 @@ def _own_dict(experiment: sacred.Experiment, name: str, known: Sequence[str]) ->
 
 
 def _may_add(computed: ComputedConfig, name: str, group: str, known: Sequence[str]) -> bool:
-    """Return whether a named config of a script adds an entry to a dict, or a config file one that is no slip."""
+    """Return whether a named config of a script may add an entry to a dict, or a config file one that is not a typo."""
     if name in computed.gathered:
         return True
     siblings = [rel_path(group, each) for each in known if each.rpartition(".")[0] == group]
@@ -391,7 +310,7 @@ def _may_add(computed: ComputedConfig, name: str, group: str, known: Sequence[st
 
 
 def warn_of_kinds(computed: ComputedConfig) -> None:
-    """Warn, as Sacred does, of entries of a script that a setting gives another kind than their default's."""
+    """Warn, as Sacred does, of entries of a script whose setting has another type than the default."""
     for name, (old, new) in computed.gathered.changed_kinds.items():
         message = 'Changed type of config entry "%s" from %s to %s'
         computed.run_logger.warning(message, name, old.__name__, new.__name__)
@@ -405,14 +324,7 @@ def _check_groups(experiment: sacred.Experiment, computed: ComputedConfig) -> No
 
 
 def _hint(name: str, entries: list[str], parameters: list[str], own: str) -> str:
-    """Return the entry or argument that a name was most likely meant to be, or those of the same group.
-
-    Args:
-        name: The name.
-        entries: Those that exist.
-        parameters: Arguments that captured functions have.
-        own: The script's own dict that the entry would be added to; empty if there is none.
-    """
+    """Return the entry or argument that a name was most likely meant to be, or those of the same group."""
     leaf = name.rpartition(".")[2]
     others = [other for other in (*entries, *parameters) if not is_prefix(other, name)]
     # What is like it elsewhere is not meant by the key of a dict.
@@ -454,7 +366,7 @@ def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
 
 
 def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
-    """Let signatures reject calls that pass an argument which is set in the config, for that function alone."""
+    """Make a function's signature reject calls that pass an argument set in the config."""
     alone = {name: functions[0] for name, functions in required.items() if len(functions) == 1}
     for name, function in alone.items():
         signature = function.__wrapped__.signature
@@ -477,11 +389,11 @@ class _Parameter:
 
     @property
     def keys(self) -> list[str]:
-        """Dotted names of the entries of a dict that is the default."""
+        """Dotted names of the entries of a dict default."""
         return _dotted(self.default) if isinstance(self.default, dict) else []
 
     def has(self, key: str) -> bool:
-        """Tell whether the argument may have a key; `key` is empty for the argument itself."""
+        """Return whether the argument may have a key; `key` is empty for the argument itself."""
         return not key or not self.keys or key in self.keys
 
 
@@ -501,9 +413,9 @@ def _check_parameter(computed: ComputedConfig, name: str, parameter: _Parameter)
 
 
 def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, _Parameter]]:
-    """Yield every entry that only a captured function's signature declares, by its dotted name.
+    """Yield every entry declared only by a captured function's signature, by its dotted name.
 
-    The arguments of the command count, and those of other functions if they have a default: the caller passes the
+    These are the arguments of the command, and those of other functions that have a default: the caller passes the
     others, and setting them would have no effect.
     """
     for ingredient, _ in experiment.traverse_ingredients():
@@ -518,6 +430,6 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:
-    """Return the dotted names of all entries and groups of entries, except the entries `without`."""
+    """Return the dotted names of all entries and groups of entries, except those in `without`."""
     leaves = [name for name, _ in iterate_flattened(config) if name not in without]
     return list(dict.fromkeys(prefix for leaf in leaves for prefix in iter_prefixes(leaf)))

@@ -18,8 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ingredients.errors import ConfigError
-from observers.provenance.gpus import load_nvml, open_gpus
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.provenance.gpus import load_nvml, open_gpus
 
 __all__ = ["Sampler", "check_interval"]
 
@@ -37,14 +37,7 @@ Reader = Callable[[], Mapping[str, float]]
 
 
 def check_interval(interval_s: float | None) -> float | None:
-    """Return the interval of an experiment's samples, once it is checked.
-
-    Args:
-        interval_s: Seconds between two samples; None for no samples.
-
-    Raises:
-        ConfigError: If it is less than the second that one step is, or no number.
-    """
+    """Return the interval of system metrics after checking that it is at least a second; None for no samples."""
     number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
     if interval_s is None or (number and 1 <= interval_s < math.inf):
         return interval_s
@@ -62,9 +55,8 @@ class Sampler:
 
     Args:
         log: Takes a metric's name, value and step.
-        folder: Whose disk `system/disk_free_bytes` is about.
-        interval_s: Time between samples.
-        nvml: The module `pynvml`, or what stands in for it.
+        folder: Folder whose disk `system/disk_free_bytes` measures.
+        nvml: The module `pynvml`, or a substitute.
         elapsed_s: Seconds of the run's earlier sessions.
     """
 
@@ -93,7 +85,7 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sacristan-system-metrics", daemon=True)
 
     def start(self) -> None:
-        """Begin to sample."""
+        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -118,7 +110,7 @@ class Sampler:
                 self._sample(step)
 
     def _open(self, stack: contextlib.ExitStack) -> None:
-        """Make a reader of each source; counters begin here."""
+        """Create a reader for each source; counters start here."""
         psutil = self._psutil
         sources: dict[str, Callable[[], Reader]] = {
             "cpu": lambda: _Cpu(psutil),
@@ -147,7 +139,7 @@ class Sampler:
 
     @contextlib.contextmanager
     def _guard(self, name: str) -> Any:
-        """Keep the errors of a source from the others; the first of each source is logged."""
+        """Isolate the errors of a source; the first of each source is logged."""
         try:
             yield
         except Exception as error:
@@ -178,7 +170,7 @@ class _Cpu:
         return {"cpu_percent": self._psutil.cpu_percent(), "process_cpu_percent": 100 * share}
 
     def used_s(self) -> float:
-        """Return the CPU time of the process, of its living descendants, and of those that it has waited for."""
+        """Return the CPU seconds of the process, its living descendants, and those that it has waited for."""
         total = 0.0
         for process in (self._process, *self._process.children(recursive=True)):
             with contextlib.suppress(self._psutil.Error):  # it may have just ended

@@ -1,7 +1,7 @@
 """The trial's side of a sweep: the reports of a process to the agent that started it, which may end its run early.
 
 `SACRISTAN_TRIAL` names a socket to the agent, and the trial. It is taken out of the environment, and the socket is not
-handed on, so that processes which the run starts are no trials. The agent's side is `runs.work.warm`.
+handed on, so that processes which the run starts are no trials. The agent's side is `sacristan.runs.work.warm`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from sacred.utils import SacredInterrupt
 
-from experiments.running.metrics_buffer import MetricsBuffer
-from ingredients.errors import ConcurrentRunError, ConfigError
-from observers.record.identity import TRIAL_VARIABLE, lease
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.ingredients.errors import ConcurrentRunError, ConfigError
+from sacristan.observers.record.identity import TRIAL_VARIABLE, lease
 
 __all__ = ["Pruned", "ReportingBuffer", "Trial", "take_trial"]
 
@@ -40,7 +40,7 @@ class Trial:
     Args:
         line: The socket to the agent.
         given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes`, `asks`, and the
-            `version` of an extended sweep; or nothing of a queue.
+            `version` of an extended sweep; empty for a queue.
 
     Attributes:
         metric: Name of the metric that is reported; None if none is.
@@ -64,8 +64,7 @@ class Trial:
     def wait_for_begin(self) -> None:
         """Ask the worker that started this process whether the run may begin, before it is recorded.
 
-        Raises:
-            ConcurrentRunError: If another worker has the run by now, or may have, because the worker is gone.
+        Raises `ConcurrentRunError` if another worker has the run, or may have it because the first one is gone.
         """
         if not self._asks:
             return
@@ -82,15 +81,14 @@ class Trial:
         raise ConcurrentRunError(f"{name}: {why}; nothing was recorded")
 
     def begin(self, uid: str | None, folder: str | None) -> None:
-        """Tell that the run has started."""
+        """Report that the run has started."""
         with self._lock:
             self._tell({"kind": "started", "uid": uid, "folder": folder})
 
     def report(self, name: str, value: float, step: float) -> None:
-        """Tell a value of the metric; wait for the verdict, if the sweep prunes.
+        """Report a value of the metric; if the sweep prunes, wait for the verdict.
 
-        Raises:
-            Pruned: If the run is to end, now or since an earlier report.
+        Raises `Pruned` if this or an earlier report ends the run.
         """
         with self._lock:
             if self._pruned is None:
@@ -108,7 +106,7 @@ class Trial:
                 self.leave()  # the agent is gone; whoever ends this process then, it is by a signal
 
     def _answer(self) -> dict[str, Any]:
-        """Wait for the answer of the agent; it is empty where the agent is gone."""
+        """Wait for the answer of the agent; empty if the agent is gone."""
         answer = b""
         while self._line is not None and not answer.endswith(b"\n"):
             if not select.select([self._line], [], [], _STEP_S)[0]:
@@ -124,7 +122,7 @@ class Trial:
         return json.loads(answer) if answer else {}
 
     def leave(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         line, self._line = self._line, None
         if line is not None:
             with contextlib.suppress(OSError):
@@ -139,12 +137,7 @@ class ReportingBuffer(MetricsBuffer):
         self._trial: Trial | None = trial
 
     def log_scalar_metric(self, name: str, value: Any, step: Any = None) -> None:
-        """Take one value; see `MetricsBuffer`.
-
-        Raises:
-            MetricError: If it is no value.
-            Pruned: If the run is to end here.
-        """
+        """Log one value, see `MetricsBuffer`; `Pruned` if the run ends here."""
         super().log_scalar_metric(name, value, step)
         if self._trial is not None and name == self._trial.metric:
             at = self._logs[0].metrics[name].last if step is None else step
@@ -159,11 +152,7 @@ class ReportingBuffer(MetricsBuffer):
 
 
 def take_trial() -> Trial | None:
-    """Return the trial that this process was started for, and take it out of the environment; None if there is none.
-
-    Raises:
-        ConfigError: If the variable says something else.
-    """
+    """Remove the trial that this process was started for from the environment, and return it; None if there is none."""
     text = os.environ.pop(TRIAL_VARIABLE, None)
     if not text:
         return None

@@ -12,12 +12,12 @@ from typing import Any
 import wrapt
 from sacred.run import Run
 
-from configs import collection
-from experiments.running.forking import ending_children
-from experiments.running.ranks import ending_together
-from experiments.running.signals import Signals
-from ingredients.ranks.notices import Notices
-from observers.file.sacred_form import plain
+from sacristan.configs import collection
+from sacristan.experiments.running.forking import ending_children
+from sacristan.experiments.running.ranks import ending_together
+from sacristan.experiments.running.signals import Signals
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.observers.file.sacred_form import plain
 
 __all__ = ["guarded", "guarded_main", "printable", "seed_torch_later"]
 
@@ -25,31 +25,20 @@ _log = logging.getLogger(__name__)
 
 
 def guarded(function: Callable, signals: Signals, notices: Notices | None) -> Callable:
-    """Return `function` such that signals may end it, and children and other ranks end with it.
-
-    Args:
-        function: A function that users write, or one that calls theirs.
-        signals: The signals of the run.
-        notices: Notices between the ranks; None in a process alone.
-    """
+    """Return a user's function such that signals may end it, and children and other ranks end with it."""
     return signals.interruptible(ending_children(ending_together(notices, function)))
 
 
 def guarded_main(
     run: Run, signals: Signals, notices: Notices | None, note_exit: Callable[[SystemExit], None]
 ) -> Callable:
-    """Return the main function of a run, guarded; where it fails, it drops its variables.
-
-    If it ends by `sys.exit(0)`, it returns None.
+    """Return the main function of a run, guarded; if it fails, it drops its variables.
 
     They would live as long as the error. Workers of a loader would be among them, which hold the output that Sacred
-    waits for. A debugger needs them.
+    waits for. A debugger needs them, and keeps them.
 
-    Args:
-        run: The run.
-        signals: Its signals.
-        notices: Notices between its ranks; None in a process alone.
-        note_exit: Called with the error of `sys.exit(0)`, which the run raises when it is completed.
+    After `sys.exit(0)`, the function returns None and calls `note_exit` with the error, which the run raises once it is
+    completed.
     """
     function = run.main_function
 
@@ -70,14 +59,7 @@ def guarded_main(
 
 
 def printable(result: Any) -> Any:
-    """Return the result of a main function as Sacred can print it.
-
-    Args:
-        result: The result; None, or any object.
-
-    Returns:
-        The result itself, or plain values of it, with a warning, if it has no text.
-    """
+    """Return a result that Sacred can print: the result itself or, with a warning, plain values if it has no text."""
     try:
         f"{result}"
     except Exception as error:
@@ -94,11 +76,7 @@ def printable(result: Any) -> Any:
 
 
 def seed_torch_later(run: Run) -> None:
-    """Seed torch when the run imports it, as Sacred seeds what is imported before the run.
-
-    Args:
-        run: The run; once it has ended, nothing is seeded.
-    """
+    """Seed torch when the run imports it, as Sacred seeds what is imported before; nothing after the run has ended."""
     if "torch" in sys.modules:
         return
 

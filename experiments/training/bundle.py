@@ -26,13 +26,13 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.running.replaying import INCIDENT
-from ingredients.checkpoints.files import load_checkpoint, read_file, save_checkpoint
-from ingredients.errors import CheckpointError
-from observers.record.atomic_file import make_folder, sync_files, sync_folder
-from observers.record.schema import CONFIG
+from sacristan.experiments.running.replaying import INCIDENT
+from sacristan.ingredients.checkpoints.files import load_checkpoint, read_file, save_checkpoint
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.observers.record.atomic_file import make_folder, sync_files, sync_folder
+from sacristan.observers.record.schema import CONFIG
 
-__all__ = ["Bundle", "like", "plain", "read_bundle", "write_bundle"]
+__all__ = ["Bundle", "like", "on_cpu", "read_bundle", "write_bundle"]
 
 FORMAT = 1
 _BATCH, _STATE = "batch.pt", "state.pt"
@@ -59,27 +59,24 @@ class Bundle:
     group: Sequence[Any]
 
 
-def plain(batch: Any) -> Any:
+def on_cpu(batch: Any) -> Any:
     """Return a copy of a batch on the CPU, in plain dicts, lists and tuples, as files hold it.
 
-    Args:
-        batch: A batch of any structure; values that are neither containers nor tensors stay as they are.
+    Values that are neither containers nor tensors stay as they are.
     """
     if isinstance(batch, Tensor):
         return batch.detach().to("cpu", copy=True)
     if isinstance(batch, Mapping):
-        return {name: plain(item) for name, item in batch.items()}
+        return {name: on_cpu(item) for name, item in batch.items()}
     if isinstance(batch, list | tuple):
-        return (list if isinstance(batch, list) else tuple)(map(plain, batch))
+        return (list if isinstance(batch, list) else tuple)(map(on_cpu, batch))
     return batch
 
 
 def like(template: Any, batch: Any) -> Any:
-    """Return a batch from `plain` in its own containers again, such as named tuples.
+    """Return a batch from `on_cpu` in its own containers again, such as named tuples.
 
-    Args:
-        template: Another batch of the same data, in its own containers.
-        batch: The batch in plain containers; parts that the template lacks stay plain.
+    Parts that the template lacks stay plain.
     """
     if isinstance(batch, dict) and isinstance(template, Mapping):
         items = {name: like(template.get(name), item) for name, item in batch.items()}
@@ -102,15 +99,7 @@ def write_bundle(
 ) -> Path:
     """Write a bundle, and return its folder. It replaces a bundle of the same step.
 
-    Args:
-        folder: The folder of the training's states.
-        incident: For `incident.json`; `step` names the bundle.
-        config: The run's config, without passwords.
-        state: The state of the training from before the step.
-        group: The micro-batches of the step, as `plain` returns them.
-
-    Raises:
-        CheckpointError, OSError: If it cannot be written; no part of it is left.
+    If it cannot be written, nothing of it is left.
     """
     path = folder / f"nonfinite-{incident['step']:09d}"
     make_folder(folder)
@@ -150,14 +139,7 @@ def _exchange(one: Path, other: Path) -> bool:
 
 
 def read_bundle(path: Path) -> Bundle:
-    """Read a bundle. Runs no code, whatever it holds.
-
-    Args:
-        path: Its folder, such as my_runs/3/checkpoints/nonfinite-000000120.
-
-    Raises:
-        CheckpointError: If it is not a bundle, is damaged, or has a format of another version.
-    """
+    """Read a bundle, such as my_runs/3/checkpoints/nonfinite-000000120. Runs no code, whatever it holds."""
     try:
         incident = json.loads((path / INCIDENT).read_text(encoding="utf-8"))
         if incident["format"] != FORMAT:

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ingredients.config.seed import look_stream
-from ingredients.errors import CheckpointError
+from sacristan.ingredients.config.seed import look_stream
+from sacristan.ingredients.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from experiments.training.trainer import Trainer
+    from sacristan.experiments.training.trainer import Trainer
 
 __all__ = ["Callback", "Callbacks"]
 
@@ -187,11 +187,7 @@ class Callbacks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the value of `state_dict`.
-
-        Raises:
-            CheckpointError: If the callbacks are not the same as in the state.
-        """
+        """Resume from the value of `state_dict`."""
         names = list(self.state_dict())
         if sorted(state) != sorted(names):
             raise CheckpointError(

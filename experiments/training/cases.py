@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from observers.media.kinds import Image
-from observers.media.table import Table
+from sacristan.observers.media.kinds import Image
+from sacristan.observers.media.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
-    from ingredients.datasets.batches import Data
+    from sacristan.ingredients.datasets.batches import Data
 
 __all__ = ["as_images", "cases_table", "choose_classes", "choose_values"]
 
@@ -94,12 +94,7 @@ def choose_classes(
 ) -> dict[str, list[int]]:
     """Return the positions of the clearest mistakes, the closest right guesses, and the clearest successes.
 
-    Args:
-        labels: (N,) classes.
-        predictions: (N,) classes.
-        probability: (N,) of the prediction.
-        num: How many of each, at most.
-        ignore_index: Samples with this label do not count.
+    All tensors are (N,); `probability` is that of the prediction.
     """
     counted = labels != (-100 if ignore_index is None else ignore_index)
     right = (labels == predictions) & counted
@@ -115,12 +110,7 @@ def choose_classes(
 def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
     """Return the positions of the greatest and of the smallest errors.
 
-    Args:
-        error: (N,) absolute errors.
-        num: How many of each, at most; no sample is among both.
-
-    Returns:
-        Positions as `worst`, the greatest error first, and `best`, the smallest first.
+    `error` has the absolute errors (N,). `worst` begins with the greatest, `best` with the smallest; none is in both.
     """
     order = error.argsort(stable=True)
     worst = order.flip(0)[:num]
@@ -143,12 +133,7 @@ def _values(values: Tensor) -> Sequence[Any]:
 def as_images(data: Data, places: Sequence[int]) -> Tensor | None:
     """Return the inputs of test samples as images (n, C, H, W) from 0 to 1, before they were normalised.
 
-    Args:
-        data: The data.
-        places: Positions in the test part.
-
-    Returns:
-        The images, scaled together if the data go beyond 0 to 1; None if the inputs are no images.
+    They are scaled together if the data go beyond 0 to 1. Returns None if the inputs are no images.
     """
     shape = data.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3, 4) or not places:

@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.meters import check_merges
-from experiments.training.monitor import Monitor
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Trainer
-from ingredients.config.construct import listed
-from ingredients.datasets.batches import Data
-from ingredients.errors import ConfigError, LossError, ModelError
-from ingredients.losses.modules import BinaryFocalLoss, FocalLoss
-from ingredients.models.freezing import freezings_of, is_held_in_eval
-from ingredients.models.modes import evaluating, switching
-from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
-from ingredients.ranks.group import Ranks, current
+from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.meters import check_merges
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Trainer
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.errors import ConfigError, LossError, ModelError
+from sacristan.ingredients.losses.modules import BinaryFocalLoss, FocalLoss
+from sacristan.ingredients.models.freezing import freezings_of, is_held_in_eval
+from sacristan.ingredients.models.modes import evaluating, switching
+from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
+from sacristan.ingredients.ranks.group import Ranks, current
 
 __all__ = ["check_parts", "check_ranked"]
 
@@ -34,16 +34,7 @@ _SQUASHED = (
 
 
 def check_parts(trainer: Trainer, monitor: Monitor, added: Sequence[str]) -> None:
-    """Check, before the first step, that the parts of a training fit together.
-
-    Args:
-        trainer: The training.
-        monitor: Its monitor.
-        added: Names of metrics that callbacks add to those of the task.
-
-    Raises:
-        LabError: If the parts do not fit together.
-    """
+    """Check, before the first step, that the parts of a training fit together."""
     _check_optimizers(trainer)
     task, data = trainer.task, trainer.data
     if not data.val.num_samples and monitor.patience is not None:
@@ -78,8 +69,8 @@ def _check_optimizers(trainer: Trainer) -> None:
     later = [glob for freezing in freezings_of(trainer.model) for glob in freezing.frozen_after(1)]
     if later and not any(parameter.requires_grad for parameter in trained):
         raise ModelError(
-            f"model.unfreeze: nothing is trained in the first epoch, as {listed(later, 3)} and all else are frozen; "
-            "leave a part, such as the last layer, out of model.freeze and model.unfreeze"
+            f"model.unfreeze: nothing is trained in the first epoch, as {abbreviated(later, 3)} and all else are "
+            "frozen; leave a part, such as the last layer, out of model.freeze and model.unfreeze"
         )
 
 
@@ -125,14 +116,14 @@ def _warn_of_statistics(trainer: Trainer) -> None:
             "optimizer: %s evaluates other weights than it trains, and the statistics of %s are those of the trained "
             "ones, so metrics may be worse than the weights are; GroupNorm and LayerNorm have no statistics",
             type(optimizer).__name__,
-            listed(kept, 3),
+            abbreviated(kept, 3),
         )
     if without:
         _log.warning(
             "model: BatchNorm without running statistics (%s) normalises by the batch in evaluation, too, so metrics "
             "and predictions depend on which samples share a batch; leave track_running_stats=False out, or use "
             "GroupNorm",
-            listed(without, 3),
+            abbreviated(without, 3),
         )
 
 
@@ -189,17 +180,7 @@ def _norms_of_single_values(model: nn.Module, data: Data) -> list[nn.modules.bat
 
 
 def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: str) -> None:
-    """Reject, before the first step, a training that several processes cannot do together.
-
-    Args:
-        trainer: The training.
-        ranks: The processes that its data are made for.
-        average: The setting `training.average`.
-        on_nan: The setting `training.on_nan`.
-
-    Raises:
-        ConfigError: If they cannot; the message says why.
-    """
+    """Reject, before the first step, a training that several processes cannot do together."""
     task = trainer.task
     joined = current().size
     if ranks.size != joined:
@@ -226,8 +207,8 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         scalars = [name for name, parameter in trainer.model.named_parameters() if not parameter.ndim]
         if scalars:
             raise ConfigError(
-                f"distributed.shard: got the scalar parameter {listed(scalars, 3)}, which cannot be split; give it the "
-                "shape (1,), or leave distributed.shard out"
+                f"distributed.shard: got the scalar parameter {abbreviated(scalars, 3)}, which cannot be split; give "
+                "it the shape (1,), or leave distributed.shard out"
             )
         switches = switching(trainer.optimizers.values())
         reasons |= {

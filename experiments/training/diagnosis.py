@@ -22,11 +22,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from experiments.training.trainer import Trainer
-from ingredients.config.construct import listed
-from ingredients.datasets.structure import tensors_of
-from ingredients.models.compiled import plain_name
-from observers.record.safe_paths import shown_path
+from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.trainer import Trainer
+from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.models.compiled import plain_name
+from sacristan.observers.record.safe_paths import shown_path
 
 __all__ = ["Finding", "diagnose", "non_finite_gradients", "non_finite_parameters"]
 
@@ -64,7 +64,7 @@ class Finding:
     def __str__(self) -> str:
         """Return it as a sentence's part, such as `forward of head (Linear): aten.mul made its output nan`."""
         if self.phase == "data":
-            shown = f", samples {listed(self.samples, 8)}" if self.samples else ""
+            shown = f", samples {abbreviated(self.samples, 8)}" if self.samples else ""
             return f"data: {self.tensor} of the batch hold {self.value}{shown}"
         if self.phase == "weights":
             return f"weights: {self.tensor} was {self.value} before the step"
@@ -118,11 +118,7 @@ class _Call:
 
 
 def non_finite_parameters(*modules: nn.Module) -> list[str]:
-    """Return the names of parameters that hold NaN or an infinity; waits for the device once if there are none.
-
-    Args:
-        modules: Such as the model and the module of its loss.
-    """
+    """Return the names of parameters that hold NaN or an infinity; waits for the device once if there are none."""
     all_named = itertools.chain.from_iterable(module.named_parameters() for module in modules)
     named = [(plain_name(name), p.detach()) for name, p in all_named if p.is_floating_point() or p.is_complex()]
     by_device: dict[torch.device, list[Tensor]] = {}
@@ -143,12 +139,7 @@ def non_finite_gradients(trainer: Trainer) -> list[str]:
 def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Tensor | None]:
     """Take one step under anomaly detection, with hooks on every module, operation and gradient.
 
-    Args:
-        trainer: The training, in the state from before the step.
-        group: The micro-batches of the step.
-
-    Returns:
-        The cause, None if all was finite; and the loss, None if the weights were not finite before the step.
+    Returns the cause, None if all was finite; and the loss, None if the weights were not finite before the step.
     """
     of_weights = _in_weights(trainer, "weights")
     if of_weights is not None:

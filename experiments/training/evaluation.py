@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.meters import Meter, Once, check_merges
-from experiments.training.tasks import as_task
-from experiments.training.trainer import Task
-from ingredients.config.seed import look_stream
-from ingredients.datasets.batches import Batches
-from ingredients.losses.building import Loss
-from ingredients.models.modes import evaluating
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.ranks.group import ALONE, Ranks
+from sacristan.experiments.training.meters import Meter, Once, check_merges
+from sacristan.experiments.training.tasks import as_task
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.config.seed import look_stream
+from sacristan.ingredients.datasets.batches import Batches
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.ranks.group import ALONE, Ranks
 
 __all__ = ["evaluate", "evaluate_and_predict", "predict"]
 

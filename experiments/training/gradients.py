@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.training.meters import Means
-from ingredients.errors import ConfigError
-from ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
+from sacristan.experiments.training.meters import Means
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
 
 __all__ = ["LossOf", "LossValue", "add_gradients", "precise", "step_with_closure"]
 
@@ -39,16 +39,8 @@ def add_gradients(
     Each micro-batch counts by its share of the whole, so gradients are those of one big batch, also when the last one
     is smaller, classes are weighted, or the loss is a sum. (BatchNorm still sees one micro-batch at a time.)
 
-    Args:
-        loss_of: Returns the loss of a micro-batch; called under autocast.
-        group: The micro-batches.
-        task: A `Task`, which weighs them.
-        amp: Precision and scale.
-        optimizer: Its gradients are rescaled to the remaining micro-batches if some are skipped.
-        note: Keeps scalars to log, and returns the loss among them.
-
-    Raises:
-        ConfigError: If a mapping has no loss.
+    If some are skipped, the gradients are rescaled to the others. `note` keeps scalars to log, and returns the loss
+    among them.
     """
     is_sum = "loss" in task.sums
     is_whole = is_sum or len(group) == 1
@@ -97,16 +89,8 @@ def step_with_closure(
 ) -> tuple[Tensor | None, bool]:
     """Let an optimizer that recomputes its loss, such as LBFGS, take one step.
 
-    Args:
-        gradients: Adds the gradients of the step, and returns the loss; None skips the step.
-        amp: Precision and clipping.
-        optimizer: The optimizer.
-
-    Returns:
-        The loss before the step, None if it was skipped; and whether the optimizer stepped.
-
-    Raises:
-        ConfigError: If a batch is skipped that had a loss earlier in the step.
+    Returns the loss before the step, None if it was skipped; and whether the optimizer stepped. Rejects a batch that is
+    skipped although it had a loss earlier in the step.
     """
     losses: list[Tensor] = []
 

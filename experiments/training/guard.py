@@ -16,16 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.training.callbacks import Callback, Callbacks
-from experiments.training.diagnosis import non_finite_parameters
-from experiments.training.trainer import Trainer
-from experiments.training.triage import Triage
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.training_state import capture, resume
-from ingredients.config.construct import listed
-from ingredients.config.seed import global_states, set_global_states
-from ingredients.errors import CheckpointError, ConfigError, TrainingError
-from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
+from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.callbacks import Callback, Callbacks
+from sacristan.experiments.training.diagnosis import non_finite_parameters
+from sacristan.experiments.training.trainer import Trainer
+from sacristan.experiments.training.triage import Triage
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.training_state import capture, resume
+from sacristan.ingredients.config.seed import global_states, set_global_states
+from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
+from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 
 __all__ = ["Guard", "Recovery"]
 
@@ -86,11 +86,7 @@ class Recovery(Callback):
             trainer.skip_step()
 
     def after_step(self, trainer: Trainer) -> None:
-        """Undo the changes of a bad step to buffers, or keep those of a good one.
-
-        Raises:
-            TrainingError: If too many steps are bad.
-        """
+        """Undo the changes of a bad step to buffers, or keep those of a good one."""
         if not self._is_bad:
             self._in_row = 0
             _copy(self._kept, self._buffers)
@@ -209,11 +205,7 @@ class Guard:
     def check_losses(self, mean: float | None = None) -> None:
         """Check the losses since the last check, all of the current epoch.
 
-        Args:
-            mean: Mean of `place.losses`, if it is known: where it is finite, all of them are.
-
-        Raises:
-            TrainingError: If one is not finite.
+        `mean` is that of `place.losses`, if it is known: where it is finite, all of them are.
         """
         place = self._trainer.place
         count = min(place.step - self._checked, len(place.losses))
@@ -229,14 +221,10 @@ class Guard:
         raise self._error(f"the loss is {values[bad]}", place.step - count + bad + 1)
 
     def check_weights(self) -> None:
-        """Check the weights as they are now.
-
-        Raises:
-            TrainingError: If one is not finite.
-        """
+        """Check the weights as they are now."""
         names = [] if self._ignores else non_finite_parameters(*self._trained)
         if names:
-            raise self._error(f"weights are NaN or infinite ({listed(names, 3)})", self._trainer.place.step)
+            raise self._error(f"weights are NaN or infinite ({abbreviated(names, 3)})", self._trainer.place.step)
 
     def _error(self, fault: str, step: int) -> TrainingError:
         kept = None if self._keeper is None else self._keeper.newest()

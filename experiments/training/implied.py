@@ -10,15 +10,15 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from experiments.training.callbacks import Callback
-from ingredients.config.seed import look_stream
-from ingredients.errors import ConfigError
-from ingredients.models.freezing import Freezing, freezings_of, is_held_in_eval
-from ingredients.models.modes import evaluating, switching
-from ingredients.training import check_average
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.ingredients.config.seed import look_stream
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.models.freezing import Freezing, freezings_of, is_held_in_eval
+from sacristan.ingredients.models.modes import evaluating, switching
+from sacristan.ingredients.training import check_average
 
 if TYPE_CHECKING:
-    from experiments.training.trainer import Trainer
+    from sacristan.experiments.training.trainer import Trainer
 
 __all__ = ["Averaging", "Unfreezing", "implied_callbacks"]
 
@@ -66,7 +66,7 @@ class Averaging(Callback):
 
     def after_step(self, trainer: Trainer) -> None:
         if self._kind == "ema" and trainer.place.epoch + 1 >= self._start:
-            averaged, model = self._average(trainer), _plain(trainer.model)
+            averaged, model = self._average(trainer), _uncompiled(trainer.model)
             averaged.update_parameters(model)
             # torch averages whole numbers, too, and cuts off the decimals: 3 becomes 2.
             for mine, theirs in zip(averaged.module.buffers(), model.buffers(), strict=True):
@@ -78,7 +78,7 @@ class Averaging(Callback):
         if self._kind == "swa" and epoch >= self._start:
             averaged = self._average(trainer)
             if self._last_epoch < epoch:  # else it was resumed between this and the validation
-                averaged.update_parameters(_plain(trainer.model))
+                averaged.update_parameters(_uncompiled(trainer.model))
                 self._last_epoch = epoch
             _update_batch_norms(averaged.module, trainer, epoch)
 
@@ -86,7 +86,7 @@ class Averaging(Callback):
         if self._averaged is None:
             is_ema = self._kind == "ema"
             average = get_ema_multi_avg_fn(self._decay) if is_ema else None
-            self._averaged = AveragedModel(_plain(trainer.model), multi_avg_fn=average, use_buffers=is_ema)
+            self._averaged = AveragedModel(_uncompiled(trainer.model), multi_avg_fn=average, use_buffers=is_ema)
             trainer.evaluated = self._averaged.module
         return self._averaged
 
@@ -98,7 +98,7 @@ class Averaging(Callback):
         self._loaded = state  # until the training starts
 
 
-def _plain(model: nn.Module) -> nn.Module:
+def _uncompiled(model: nn.Module) -> nn.Module:
     """Return a model without `torch.compile`, which cannot be copied."""
     return getattr(model, "_orig_mod", model)
 
@@ -160,16 +160,7 @@ class Unfreezing(Callback):
 def implied_callbacks(
     model: nn.Module, epochs: int, average: str | None, average_decay: float, average_start: int | None
 ) -> list[Callback]:
-    """Return the callbacks that a model and the settings ask for.
-
-    Args:
-        model: The model, some of whose parts may be frozen until an epoch.
-        epochs: Passes over the training data.
-        average, average_decay, average_start: Settings of the ingredient `training`.
-
-    Raises:
-        ConfigError: If a setting of the average is out of range.
-    """
+    """Return the callbacks that a model and the settings ask for."""
     implied: list[Callback] = [Unfreezing(freezing, epochs) for freezing in freezings_of(model)]
     check_average(average, average_decay, average_start, epochs)
     if average is not None:

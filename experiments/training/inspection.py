@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.training.callbacks import Callback
-from ingredients.inspection.probes import Probe, matching
-from ingredients.inspection.profiling import StepProfile
-from observers.media.kinds import Histogram, Image
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.ingredients.inspection.probes import Probe, matching
+from sacristan.ingredients.inspection.profiling import StepProfile
+from sacristan.observers.media.kinds import Histogram, Image
 
 if TYPE_CHECKING:
-    from experiments.running.lab_run import LabRun
-    from experiments.training.trainer import Trainer
+    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.training.trainer import Trainer
 
 __all__ = ["Probing", "Profiling", "make_callbacks"]
 

@@ -16,30 +16,30 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.running.starting_state import check_left, check_waited
-from experiments.training.callbacks import Callback, Callbacks
-from experiments.training.checks import check_parts, check_ranked
-from experiments.training.evaluation import evaluate, evaluate_and_predict, predict
-from experiments.training.guard import Guard, Recovery
-from experiments.training.implied import implied_callbacks
-from experiments.training.meters import per_weight
-from experiments.training.monitor import Monitor
-from experiments.training.progress import Progress
-from experiments.training.ranked import RankedSteps
-from experiments.training.speed import Speed, Stopwatch
-from experiments.training.step_log import StepLog
-from experiments.training.tasks import as_task
-from experiments.training.trainer import LogScalar, Task, Trainer, grouped
-from experiments.training.triage import replay_if_asked
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.config.seed import look_stream
-from ingredients.datasets.batches import Batches, Data
-from ingredients.losses.building import Loss
-from ingredients.models.modes import evaluation_weights, switching
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.ranks.group import ALONE, Ranks
-from ingredients.scheduler import Schedule
-from ingredients.training import check_lengths
+from sacristan.experiments.running.starting_state import check_left, check_waited
+from sacristan.experiments.training.callbacks import Callback, Callbacks
+from sacristan.experiments.training.checks import check_parts, check_ranked
+from sacristan.experiments.training.evaluation import evaluate, evaluate_and_predict, predict
+from sacristan.experiments.training.guard import Guard, Recovery
+from sacristan.experiments.training.implied import implied_callbacks
+from sacristan.experiments.training.meters import per_weight
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.experiments.training.progress import Progress
+from sacristan.experiments.training.ranked import RankedSteps
+from sacristan.experiments.training.speed import Speed, Stopwatch
+from sacristan.experiments.training.step_log import StepLog
+from sacristan.experiments.training.tasks import as_task
+from sacristan.experiments.training.trainer import LogScalar, Task, Trainer, grouped
+from sacristan.experiments.training.triage import replay_if_asked
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.config.seed import look_stream
+from sacristan.ingredients.datasets.batches import Batches, Data
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.modes import evaluation_weights, switching
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.ranks.group import ALONE, Ranks
+from sacristan.ingredients.scheduler import Schedule
+from sacristan.ingredients.training import check_lengths
 
 __all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
@@ -132,7 +132,7 @@ def fit(
     Raises:
         LabError: If the parts do not fit together; before the first step.
         TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then;
-            with a checkpointer the step is written down beside its states, see `experiments.training.bundle`.
+            with a checkpointer the step is written down beside its states, see `sacristan.experiments.training.bundle`.
         CheckpointError: If a state cannot be read or written.
         Terminated: If a signal asked for the end; the state after the last whole step is saved.
 
@@ -415,7 +415,7 @@ def _num_validations(done: int, epochs: int, interval: int) -> int:
 def _ranked_steps(trainer: Trainer, ranks: Ranks) -> RankedSteps:
     if not ranks.options["shard"]:
         return RankedSteps(trainer, ranks)
-    from experiments.training.sharded import ShardedSteps  # torch takes its time to import what that needs
+    from sacristan.experiments.training.sharded import ShardedSteps  # torch takes its time to import what that needs
 
     return ShardedSteps(trainer, ranks)
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from ingredients.errors import ConfigError
-from ingredients.losses.building import Loss
-from ingredients.losses.modules import WeightedLosses
-from ingredients.ranks.group import Ranks
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses.modules import WeightedLosses
+from sacristan.ingredients.ranks.group import Ranks
 
 if TYPE_CHECKING:
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = [
     "Means",
@@ -46,24 +46,14 @@ class Meter(Protocol):
         """The names of the metrics, as far as they are known."""
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
-        """Add a batch.
-
-        Args:
-            model: The model, in evaluation mode; gradients are off.
-            batch: A batch of the data.
-            amp: Gives the autocast context to compute in.
-        """
+        """Add a batch."""
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch. Waits for the device."""
 
 
 def check_merges(meter: Meter) -> None:
-    """Reject a meter that measures the batches of one process.
-
-    Raises:
-        ConfigError: If it has no method `merge`.
-    """
+    """Reject a meter that measures the batches of one process, as it has no method `merge`."""
     if not hasattr(meter, "merge"):
         raise ConfigError(
             f"{type(meter).__name__} measures the batches of one process; write its method merge(ranks), or train in "
@@ -96,9 +86,7 @@ class Means:
     def add(self, scalars: Mapping[str, Tensor], weight: Tensor | int) -> None:
         """Add the scalars of a batch.
 
-        Args:
-            scalars: Means over the batch, by name.
-            weight: How much the batch counts. With weight 0 its means are over nothing, NaN, and add nothing.
+        `weight` says how much the batch counts. With weight 0 its means are over nothing, NaN, and add nothing.
         """
         for name, scalar in scalars.items():
             value = _double(torch.as_tensor(scalar).detach())
@@ -320,13 +308,7 @@ def per_weight(value: Any, weight: Tensor | float) -> Tensor:
 
 
 def on_device(value: Tensor | float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a scalar on a device; a number is written there by a kernel, as copying it would wait for the device.
-
-    Args:
-        value: A number, or a scalar on any device.
-        dtype: The type of the result.
-        device: The device of the result.
-    """
+    """Return a scalar on a device; a number is written there by a kernel, as copying it would wait for the device."""
     return value.to(device, dtype) if isinstance(value, Tensor) else torch.full((), value, dtype=dtype, device=device)
 
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ingredients.errors import ConfigError
-from ingredients.training import check_patience
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.training import check_patience
 
 __all__ = ["Monitor"]
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.running.captured_output import terminal
-from experiments.training.time_left import TimeLeft
+from sacristan.experiments.running.captured_output import terminal
+from sacristan.experiments.training.time_left import TimeLeft
 
 __all__ = ["Progress"]
 
@@ -74,12 +74,7 @@ class Progress:
         return True
 
     def step(self, step: int, loss: float) -> None:
-        """Show the number of steps done and the time left on the bar, if there is one.
-
-        Args:
-            step: The number of optimizer steps done, with those of earlier sessions.
-            loss: The mean loss since the last call.
-        """
+        """Show the number of steps done and the time left on the bar, if there is one."""
         if self._bar is not None:
             self._time_left.step(step)
             self._bar.bar_format = _FORMAT % self._left()
@@ -87,20 +82,11 @@ class Progress:
             self._bar.update(step - self._bar.n)
 
     def trained(self, step: int) -> None:
-        """Note the end of the steps of an epoch, after which it is validated and saved.
-
-        Args:
-            step: The number of optimizer steps done.
-        """
+        """Note the end of the steps of an epoch, after which it is validated and saved."""
         self._time_left.step(step)
 
     def epoch(self, epoch: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a finished epoch: of every epoch up to twenty, else of every n-th and the last one.
-
-        Args:
-            epoch: Number of the epoch, from 1.
-            metrics: The metrics of its validation by name; empty if there was none.
-        """
+        """Log the metrics of a finished epoch: of every epoch up to twenty, else of every n-th and the last one."""
         if metrics:
             self._time_left.validated()
         if epoch % math.ceil(self.num_epochs / _LINES) and epoch != self.num_epochs:

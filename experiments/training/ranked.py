@@ -7,24 +7,25 @@ optimizer has a wrapper that exchanges the gradients of its parameters alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import re
 import weakref
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from experiments.training.gradients import LossOf, LossValue, precise
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Step, Task, Trainer
-from ingredients.config.construct import listed
-from ingredients.errors import ConfigError, TrainingError
-from ingredients.models.synced_norms import sync_batch_norms
-from ingredients.precision.mixed_precision import parameters_of, recomputes_loss
-from ingredients.ranks.group import Ranks
+from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.gradients import LossOf, LossValue, precise
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Step, Task, Trainer
+from sacristan.ingredients.errors import ConfigError, TrainingError
+from sacristan.ingredients.models.synced_norms import SyncedBatchNorm, sync_batch_norms
+from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
+from sacristan.ingredients.ranks.group import Ranks
 
 __all__ = ["RankedSteps", "Scope", "Share"]
 
@@ -54,6 +55,7 @@ class Share(NamedTuple):
         of_mean: Factor of a mean over it; the mean of the products over ranks is that over the whole batch.
         of_loss: The same of the loss, which may be a sum.
         is_last: Whether gradients are exchanged after it.
+        is_nothing: Whether its loss may be a mean over nothing, which is NaN, and so are its gradients.
     """
 
     batch: Any
@@ -61,6 +63,7 @@ class Share(NamedTuple):
     of_mean: Any
     of_loss: Any
     is_last: bool
+    is_nothing: bool
 
 
 def _zero_of(module: nn.Module, parameters: Collection[Tensor]) -> Tensor:
@@ -103,6 +106,8 @@ class RankedSteps:
         self.scope = Scope(*modules)
         self._trained = {name: self._trained_by(optimizer) for name, optimizer in trainer.optimizers.items()}
         self.wrappers = {name: self._wrapped(trained) for name, trained in self._trained.items()}
+        # Outputs of layers for a share over nothing, see `watching`.
+        self._outputs: list[Tensor] = []
         # Whether weights were compared after a step of this session.
         self._is_compared = False
         # Whether the weight of a share is its number of samples, which is known without an exchange.
@@ -141,13 +146,10 @@ class RankedSteps:
         return wrapped
 
     def take(self, step: Step, group: list[Any]) -> tuple[Tensor | None, bool]:
-        """Take a step of the training, with the same buffers on all ranks.
-
-        Raises:
-            TrainingError: If weights differ between ranks after the first step.
-        """
+        """Take a step of the training, with the same buffers on all ranks."""
         self._ranks.send_tensors(self.scope, buffers_alone=True)
         taken = step(group)
+        self._outputs.clear()
         if not self._is_compared:
             self._is_compared = True
             self._compare_weights(self._trainer.place.step + 1)
@@ -156,17 +158,8 @@ class RankedSteps:
     def add_gradients(self, loss_of: LossOf, group: Sequence[Any], name: str) -> Tensor | None:
         """Add the gradients of the batch that all ranks share to the parameters of an optimizer.
 
-        Args:
-            loss_of: Returns the loss of a micro-batch.
-            group: This rank's shares of the micro-batches.
-            name: The optimizer.
-
-        Returns:
-            The loss of the whole batch, the same on all ranks; of an ordinary step this rank's part of it, whose mean
-            over ranks is logged. None if no rank has samples.
-
-        Raises:
-            ConfigError: If the task skips the batch, or its loss does not depend on all trained parameters.
+        Returns the loss of the whole batch, the same on all ranks; of an ordinary step this rank's part of it, whose
+        mean over ranks is logged. None if no rank has samples.
         """
         task, amp = self._trainer.task, self._trainer.amp
         losses = []
@@ -192,11 +185,7 @@ class RankedSteps:
         return self._joined(loss) if decides else loss
 
     def shares(self, group: Sequence[Any]) -> list[Share]:
-        """Return this rank's shares of the micro-batches of a step; none if no rank has samples.
-
-        Raises:
-            ConfigError: If a step of the task has micro-batches on some ranks alone.
-        """
+        """Return this rank's shares of the micro-batches of a step; none if no rank has samples."""
         task, size = self._trainer.task, self._ranks.size
         weights = [task.weight(batch) for batch in group]
         if not task.steps_itself:
@@ -213,26 +202,40 @@ class RankedSteps:
                 )
         means = [size * weight / _positive(total) for weight in weights]
         return [
-            Share(batch, weight, mean, size if self._is_sum else mean, number == len(group))
+            Share(
+                batch,
+                weight,
+                mean,
+                size if self._is_sum else mean,
+                is_last=number == len(group),
+                is_nothing=not self._is_sum and (not self._counts_samples or task.steps_itself) and not weight,
+            )
             for number, (batch, weight, mean) in enumerate(zip(group, weights, means, strict=True), start=1)
         ]
 
     def exchanged(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
-        """Return the loss of a share, the gradients of which are exchanged in its backward pass, after the last share.
-
-        Args:
-            compute: Returns the loss.
-            share: The share.
-            name: The optimizer that minimises the loss.
-        """
+        """Return the loss of a share, whose gradients are exchanged in its backward pass, after the last share."""
 
         def compute_counted() -> Tensor:
-            loss = compute()
-            # A mean over nothing is NaN, and so are its gradients.
-            is_nothing = not self._counts_samples or self._trainer.steps_itself
-            return self._nothing_of(loss, name) if is_nothing and not self._is_sum and not share.weight else loss
+            with self.watching(share):
+                loss = compute()
+            return self._nothing_of(loss, name) if share.is_nothing else loss
 
         return self._called(compute_counted, share, name)
+
+    @contextlib.contextmanager
+    def watching(self, share: Share) -> Iterator[None]:
+        """Keep the outputs of layers in whose backward passes ranks wait for each other, if a share is over nothing."""
+        layers = self._waiting_layers() if share.is_nothing else []
+        hooks = [layer.register_forward_hook(lambda *call: self._outputs.append(call[-1])) for layer in layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _waiting_layers(self) -> list[nn.Module]:
+        return [each for each in self.scope.modules() if isinstance(each, SyncedBatchNorm | nn.SyncBatchNorm)]
 
     def _called(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
         return self.wrappers[name](compute) if share.is_last else compute()
@@ -252,15 +255,16 @@ class RankedSteps:
 
     def _nothing_of(self, loss: Tensor, name: str) -> Tensor:
         """Return a zero with the gradients, all zeros, that a loss has, so they are exchanged."""
-        finds = self._ranks.options["find_unused_parameters"]
-        return _zero_of(self.scope, _leaves_of(loss) if finds else self._trained[name].values())
+        nodes, finds = _nodes_of(loss), self._ranks.options["find_unused_parameters"]
+        leaves = [node.variable for node in nodes if hasattr(node, "variable")]
+        zero = _zero_of(self.scope, leaves if finds else self._trained[name].values())
+        for output in self._outputs:
+            if output.grad_fn in nodes:
+                zero = zero + (output * 0).sum()
+        return zero
 
     def whole(self, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the losses of the whole batch, from this rank's parts, by the optimizers that minimise them.
-
-        Raises:
-            ConfigError: If one does not depend on all trained parameters.
-        """
+        """Return the losses of the whole batch, from this rank's parts, by the optimizers that minimise them."""
         for name in losses:
             self._check_exchange(name)
         return {name: self._joined(loss) for name, loss in losses.items()}
@@ -289,8 +293,8 @@ class RankedSteps:
             names = list(self._trained[name])
             unused = [names[int(number)] for number in found[1].split()]
             raise ConfigError(
-                f"distributed: the loss of rank {self._ranks.rank} does not depend on {listed(unused, 3)}, so this "
-                "exchange of gradients has no end; set distributed.find_unused_parameters=True, or freeze what is "
+                f"distributed: the loss of rank {self._ranks.rank} does not depend on {abbreviated(unused, 3)}, so "
+                "this exchange of gradients has no end; set distributed.find_unused_parameters=True, or freeze what is "
                 "never used"
             ) from error
 
@@ -303,11 +307,7 @@ class RankedSteps:
         return self._ranks.total(weight)
 
     def settle(self) -> None:
-        """Update the modules that are measured and saved on all ranks: here the statistics of their layers.
-
-        Raises:
-            TrainingError: If weights differ between ranks.
-        """
+        """Update the modules that are measured and saved on all ranks: here the statistics of their layers."""
         trainer = self._trainer
         modules = (*trainer.task.modules(trainer.model), trainer.evaluated)
         for module in {id(each): each for each in modules}.values():
@@ -334,41 +334,29 @@ class RankedSteps:
         )
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the means over all ranks of values that each has measured.
-
-        Args:
-            values: Values of this rank by name.
-
-        Returns:
-            The means by name, the same on each rank; NaN where a rank has NaN.
-
-        Raises:
-            ConfigError: If the ranks have different names.
-        """
+        """Return the means over all ranks of values that each has measured; NaN where a rank has NaN."""
         found = self._ranks.gather(dict(values))
         for rank, theirs in enumerate(found):
             if theirs.keys() != found[0].keys():
                 only = sorted(theirs.keys() ^ found[0].keys())
                 raise ConfigError(
-                    f"distributed: ranks 0 and {rank} log different values ({listed(only, 3)}); a task gives values of "
-                    "the same names on all ranks"
+                    f"distributed: ranks 0 and {rank} log different values ({abbreviated(only, 3)}); a task gives "
+                    "values of the same names on all ranks"
                 )
         # Added in the order of the ranks, so that each gets the same bits.
         return {name: sum(theirs[name] for theirs in found) / len(found) for name in values}
 
 
-def _leaves_of(loss: Tensor) -> list[Tensor]:
-    """Return the parameters that a loss depends on."""
-    leaves, seen, nodes = [], set(), [loss.grad_fn]
+def _nodes_of(loss: Tensor) -> dict[Any, None]:
+    """Return the nodes of the graph of a loss; those of parameters have them as `variable`."""
+    seen: dict[Any, None] = {}
+    nodes = [loss.grad_fn]
     while nodes:
         node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            leaves.append(node.variable)
-        nodes += [function for function, _ in node.next_functions]
-    return leaves
+        if node is not None and node not in seen:
+            seen[node] = None
+            nodes += [function for function, _ in node.next_functions]
+    return seen
 
 
 def _bits(weights: Tensor) -> Tensor:

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments.training.cases import cases_table
-from ingredients.config.construct import require
-from ingredients.errors import DataError
-from observers.media.kinds import Image
-from observers.media.table import Table
-from observers.record.directions import note_better
+from sacristan.experiments.training.cases import cases_table
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.errors import DataError
+from sacristan.observers.media.kinds import Image
+from sacristan.observers.media.table import Table
+from sacristan.observers.record.directions import note_better
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from experiments.running.lab_run import LabRun
-    from experiments.training.speed import Speed
-    from ingredients.datasets.batches import Batches, Data
-    from ingredients.losses.building import Loss
+    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.training.speed import Speed
+    from sacristan.ingredients.datasets.batches import Batches, Data
+    from sacristan.ingredients.losses.building import Loss
 
 __all__ = [
     "announce",

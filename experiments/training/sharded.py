@@ -7,6 +7,8 @@ before it is measured or saved, so a single process can read every checkpoint.
 from __future__ import annotations
 
 import copy
+import functools
+import hashlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from experiments.training.ranked import RankedSteps, Scope, Share
-from ingredients.datasets.structure import tensors_of
+from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.ranked import RankedSteps, Scope, Share
+from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from experiments.training.trainer import Trainer
-    from ingredients.ranks.group import Ranks
+    from sacristan.experiments.training.trainer import Trainer
+    from sacristan.ingredients.ranks.group import Ranks
 
 __all__ = ["ShardedSteps"]
 
@@ -36,8 +40,12 @@ class ShardedSteps(RankedSteps):
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         super().__init__(trainer, ranks)
-        # Outputs of the blocks in a forward pass, where a share may have no weight.
-        self._outputs: list[Any] = []
+        # Names of the blocks in the order of their calls in this step.
+        self._calls: list[str] = []
+        for name, block in self.model.named_modules():
+            if isinstance(block, FSDPModule):
+                note = functools.partial(_note_call, self._calls, name)
+                block.register_forward_pre_hook(note)  # type: ignore[attr-defined]  # it is a module, too
         self._whole = trainer.model
         (optimizer,) = trainer.optimizers.values()
         _hand_over(optimizer, dict(self._whole.named_parameters()), dict(self.model.named_parameters()))
@@ -57,24 +65,30 @@ class ShardedSteps(RankedSteps):
 
     def _called(self, compute: Callable[[], Tensor], share: Share, name: str) -> Tensor:
         self.wrappers[name].set_requires_gradient_sync(share.is_last)  # type: ignore[operator]  # of FSDPModule
-        if self._counts_samples:
-            return self.wrappers[name](compute)
-        blocks = [module for module in self.model.modules() if isinstance(module, FSDPModule) or module is self.model]
-        hooks = [block.register_forward_hook(lambda *call: self._outputs.append(call[-1])) for block in blocks]
-        try:
-            return self.wrappers[name](compute)
-        finally:
-            self._outputs.clear()
-            for hook in hooks:
-                hook.remove()
+        return self.wrappers[name](compute)
+
+    def _waiting_layers(self) -> list[nn.Module]:
+        return [module for module in self.model.modules() if isinstance(module, FSDPModule) or module is self.model]
 
     def _nothing_of(self, loss: Tensor, name: str) -> Tensor:
         # Ranks exchange gradients in the order in which those of the blocks' outputs arrive.
         zeros = [(part * 0).sum().float() for part in tensors_of(self._outputs) if part.requires_grad]
+        self._outputs.clear()
         return torch.stack(zeros).sum()
 
     def _check_exchange(self, name: str) -> None:
-        """Return: no exchange waits for parameters without gradients."""
+        """Reject a step in which ranks called different blocks: shares of different parameters were joined then."""
+        calls = self._calls.copy()
+        self._calls.clear()
+        if self._ranks.have_same(hashlib.sha256("\n".join(calls).encode()).digest()):
+            return
+        of_ranks = [set(each) for each in self._ranks.gather(calls)]
+        differing = sorted({name for each in of_ranks for name in each ^ of_ranks[0]}) or calls
+        raise ConfigError(
+            f"distributed.shard: in step {self._trainer.place.step + 1}, ranks used different parts of the model "
+            f"({abbreviated(differing, 3)}), or in another order, which cannot be split; set distributed.shard=False "
+            "and distributed.find_unused_parameters=True"
+        )
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -85,6 +99,11 @@ class ShardedSteps(RankedSteps):
         for name, buffer in self._whole.named_buffers():
             buffer.copy_(buffers[name])
         super().settle()
+
+
+def _note_call(calls: list[str], name: str, *call: Any) -> None:
+    if torch.is_grad_enabled():
+        calls.append(name)
 
 
 def _whole_of(value: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.batches import Batches
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.datasets.batches import Batches
 
 __all__ = ["Speed", "Stopwatch", "peak_memory_bytes"]
 
@@ -91,29 +91,18 @@ class Stopwatch:
             torch.cuda.reset_peak_memory_stats(device)  # not the peak of anything before
 
     def start(self, place: Place) -> None:
-        """Begin to time an epoch, or the rest of one that is resumed.
-
-        Args:
-            place: The place of the training; its batches and steps so far are not counted.
-        """
+        """Begin to time an epoch, or the rest of one that is resumed."""
         self._began = (self._clock(), place.batch, place.step)
 
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
-        """Return the batches of an epoch; with waiting for them timed, where they are read on demand.
-
-        Args:
-            epoch: Number of the epoch, from 1.
-            start: The first batch to return, from 0; those before it were trained on by an earlier session.
-        """
+        """Return the batches of an epoch; with waiting for them timed, where they are read on demand."""
         batches = self._batches.epoch(epoch, start)
         return batches if self._wait is None else _Timed(batches, self._wait)
 
     def stop(self, place: Place) -> None:
         """Stop timing an epoch, once the device has finished its work.
 
-        Args:
-            place: The place of the training; steps and samples are the difference to that of `start`. A short last
-                batch counts by its samples.
+        Steps and samples are the difference to the place at `start`. A short last batch counts by its samples.
         """
         then, batch, step = self._began
         self._seconds += self._clock() - then
@@ -213,12 +202,7 @@ def _new_wait(device: torch.device, clock: Callable[[], float]) -> _Wait | _Devi
 def peak_memory_bytes(device: torch.device) -> int | None:
     """Return the peak memory so far: of tensors on a CUDA device, else of this process.
 
-    Args:
-        device: The device of the training.
-
-    Returns:
-        Bytes; None where the system does not report them. Other devices than CUDA count the memory of the process, not
-        that of the device.
+    None where the system does not report it. Devices other than CUDA count the memory of the process.
     """
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from experiments.training.trainer import Trainer
+from sacristan.experiments.training.trainer import Trainer
 
 __all__ = ["StepLog"]
 
@@ -29,16 +29,10 @@ class StepLog:
         self._reported: set[str] = set()
 
     def log(self, step: int) -> float:
-        """Log the values of the steps up to this one, as means.
+        """Log the values of the steps up to this one, as means; return the mean loss, NaN if all steps were skipped.
 
         Only this waits for the device in the loop, unless float16 looks for overflows, or micro-batches are weighed by
         their classes.
-
-        Args:
-            step: The number of steps done.
-
-        Returns:
-            The mean of the losses; NaN if all steps were skipped.
         """
         trainer = self._trainer
         means = self._means()

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.gradients import LossValue
-from experiments.training.meters import Meter, OfLoss, OfTask
-from experiments.training.trainer import Task
-from ingredients.errors import LossError
-from ingredients.losses.building import Loss, check_loss
-from ingredients.losses.modules import WeightedLosses
+from sacristan.experiments.training.gradients import LossValue
+from sacristan.experiments.training.meters import Meter, OfLoss, OfTask
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.errors import LossError
+from sacristan.ingredients.losses.building import Loss, check_loss
+from sacristan.ingredients.losses.modules import WeightedLosses
 
 if TYPE_CHECKING:
-    from ingredients.datasets.batches import Data
-    from ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = ["Supervised", "as_task"]
 
@@ -105,11 +105,7 @@ class Supervised(Task):
 
 
 def as_task(loss: Task | Loss) -> Task:
-    """Return the task of a loss, or a task unchanged.
-
-    Raises:
-        LossError: If it is neither.
-    """
+    """Return the task of a loss, or a task unchanged."""
     if isinstance(loss, Task):
         return loss
     if isinstance(loss, Loss):

@@ -39,11 +39,7 @@ class TimeLeft:
         self._noted: tuple[int, float] | None = None
 
     def step(self, step: int) -> None:
-        """Count the time since the last call of a method as training.
-
-        Args:
-            step: The number of steps done.
-        """
+        """Count the time since the last call of a method as training."""
         now = self._clock()
         if self._noted is not None:
             self._num_timed += step - self._noted[0]

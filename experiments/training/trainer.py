@@ -14,6 +14,7 @@ A task that takes several optimizer steps with a batch, such as a GAN, overrides
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import warnings
@@ -23,15 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.training.gradients import LossOf, LossValue, add_gradients, precise, step_with_closure
-from experiments.training.meters import Means, Meter, per_weight
-from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.batches import Data
-from ingredients.datasets.structure import num_samples
-from ingredients.errors import ConfigError
-from ingredients.models.modes import evaluating
-from ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
-from ingredients.scheduler import Schedule
+from sacristan.experiments.training.gradients import LossOf, LossValue, add_gradients, precise, step_with_closure
+from sacristan.experiments.training.meters import Means, Meter, per_weight
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.structure import num_samples
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
+from sacristan.ingredients.scheduler import Schedule
 
 __all__ = ["LogScalar", "LossValue", "Task", "Trainer", "grouped"]
 
@@ -341,7 +342,7 @@ class Trainer:
         """
         losses: dict[str, Tensor] = {}
         for batch, factor, share in self._shares(list(group)):
-            with self.amp.context:
+            with self.amp.context, contextlib.nullcontext() if share is None else self.ranked.watching(share):
                 shared = {name: loss * factor for name, loss in losses_of(batch).items()}
             if not losses:
                 self._clear_each(shared)
@@ -517,12 +518,7 @@ class Trainer:
 
 
 def grouped(batches: Iterable, size: int) -> Iterator[list]:
-    """Return an iterator over lists of batches, one list for each optimizer step; it keeps no reference to a batch.
-
-    Args:
-        batches: Batches of an epoch.
-        size: Batches in a list; the last list may be shorter.
-    """
+    """Return an iterator over lists of batches, one list for each optimizer step; it keeps no reference to a batch."""
     if size == 1:
         return map(_alone, batches)
     iterator = iter(batches)

@@ -18,17 +18,17 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from experiments.running.replaying import Replayed, bundle_to_replay
-from experiments.training.bundle import Bundle, like, plain, read_bundle, write_bundle
-from experiments.training.callbacks import Callbacks
-from experiments.training.diagnosis import Finding, diagnose, non_finite_gradients, non_finite_parameters
-from experiments.training.trainer import Trainer, grouped
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import check_weights, load_checkpoint
-from ingredients.checkpoints.training_state import Place, capture, check_whole, resume
-from ingredients.datasets.streaming import StreamBatches
-from ingredients.datasets.structure import to_device
-from ingredients.errors import CheckpointError
+from sacristan.experiments.running.replaying import Replayed, bundle_to_replay
+from sacristan.experiments.training.bundle import Bundle, like, on_cpu, read_bundle, write_bundle
+from sacristan.experiments.training.callbacks import Callbacks
+from sacristan.experiments.training.diagnosis import Finding, diagnose, non_finite_gradients, non_finite_parameters
+from sacristan.experiments.training.trainer import Trainer, grouped
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import check_weights, load_checkpoint
+from sacristan.ingredients.checkpoints.training_state import Place, capture, check_whole, resume
+from sacristan.ingredients.datasets.streaming import StreamBatches
+from sacristan.ingredients.datasets.structure import to_device
+from sacristan.ingredients.errors import CheckpointError
 
 __all__ = ["Triage", "replay_if_asked"]
 
@@ -93,12 +93,8 @@ class Triage:
 
         The training is left in the state from before that step.
 
-        Args:
-            step: The step at which the fault was noticed; the first bad one is this or an earlier one.
-            fault: The message about it, for the bundle.
-
-        Returns:
-            A report for the user: the cause, and the command that repeats the step; or the reason why there is none.
+        Returns a report for the user: the cause and the command that repeats the step, or why there is none. The
+        first bad step may be an earlier one.
         """
         trainer, place, log = self._trainer, self._trainer.place, self._trainer.log
         trainer.log = _log_nothing
@@ -122,12 +118,7 @@ class Triage:
     def examine_in_passing(self, step: int, fault: str) -> str:
         """Examine a step between two steps of a training that continues, and put all of it back afterwards.
 
-        Args:
-            step: As in `examine`.
-            fault: As in `examine`.
-
-        Returns:
-            The report, as a sentence after a space; empty where no bundles are written.
+        Returns the report, as a sentence after a space; empty where no bundles are written.
         """
         if not self.is_on:
             return ""
@@ -138,11 +129,7 @@ class Triage:
             self._put_back(now)
 
     def good_state(self) -> tuple[Mapping[str, Any], Path]:
-        """Return the newest state from before any fault was noticed, and its file, for messages.
-
-        Raises:
-            CheckpointError: If there is none, or it cannot be read.
-        """
+        """Return the newest state from before any fault was noticed, and its file, for messages."""
         kept = None if self._keeper is None else self._keeper.newest()
         if kept is not None and (self.state is None or kept[1] > self.state["step"]):
             return load_checkpoint(kept[0]), kept[0]
@@ -164,7 +151,7 @@ class Triage:
             for group in grouped(batches, trainer.amp.accumulate):
                 if keeper is not None and keeper.is_stopping:
                     return None
-                before, kept = capture(place, self.parts), [plain(batch) for batch in group]
+                before, kept = capture(place, self.parts), [on_cpu(batch) for batch in group]
                 step, first, template = place.step + 1, place.batch, group[0]
                 place.batch += len(group)
                 loss, stepped = trainer.bound_step()(list(group))
@@ -256,15 +243,7 @@ def replay_if_asked(
 
     Of a run of several trainings, those before the one that the bundle is of train as ever.
 
-    Args:
-        trainer: The training.
-        parts: The parts of its states, by name.
-        callbacks: Its callbacks; those that observe take no part.
-        keeper: Its checkpointer, whose folder names the training.
-
-    Raises:
-        Replayed: Once the step was taken.
-        CheckpointError: If the bundle cannot be read, or is not of this training.
+    Raises `Replayed` once the step was taken.
     """
     path = bundle_to_replay()
     if path is None:

@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from ingredients.checkpoints.files import load_weights
-from ingredients.checkpoints.folder import CheckpointFolder
-from ingredients.checkpoints.starting import StateFinder, data_fingerprint
-from ingredients.checkpoints.stopping import LOADER_ERRORS, Stopping
-from ingredients.checkpoints.training_state import (
+from sacristan.ingredients.checkpoints.files import load_weights
+from sacristan.ingredients.checkpoints.folder import CheckpointFolder
+from sacristan.ingredients.checkpoints.starting import StateFinder, data_fingerprint
+from sacristan.ingredients.checkpoints.stopping import LOADER_ERRORS, Stopping
+from sacristan.ingredients.checkpoints.training_state import (
     Place,
     branch,
     capture,
@@ -33,11 +33,11 @@ from ingredients.checkpoints.training_state import (
     warn_of_unsaved,
     weights_of,
 )
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError
-from ingredients.ranks.group import ALONE, Ranks
-from observers.file.sacred_form import plain
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.ranks.group import ALONE, Ranks
+from sacristan.observers.file.sacred_form import plain
 
 __all__ = ["Checkpointer", "Writer"]
 
@@ -45,11 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Writer:
-    """Does jobs in the background; the next `wait` raises their error.
-
-    Args:
-        folder: The folder they write to, for messages.
-    """
+    """Runs jobs in the background; the next `wait` raises their error."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -57,21 +53,16 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Do jobs one after the other, until one fails; `wait` or `join` must have been called for those before.
+        """Run jobs one after the other, until one fails; call `wait` or `join` first if earlier ones may still run.
 
-        Args:
-            jobs: Functions that write files. An `OSError` becomes a `CheckpointError` that names the folder.
+        An `OSError` becomes a `CheckpointError` that names the folder; `wait` and `join` raise it.
         """
         # No daemon: Python waits for it, so no copied state is lost.
         self._thread = threading.Thread(target=self._work, args=(jobs,), name="sacristan-checkpoint")
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until all jobs are done.
-
-        Raises:
-            CheckpointError: If one could not write.
-        """
+        """Wait until all jobs are done; raise `CheckpointError` if one could not write."""
         error = self.join()
         self._error = None
         if error is not None:
@@ -279,7 +270,7 @@ class Checkpointer:
         return self._stopping.is_asked
 
     def is_due(self, step: int) -> bool:
-        """Tell whether to save the state after a step: by its number, or because a signal asked for the end.
+        """Return whether to save the state after a step: by its number, or because a signal asked for the end.
 
         Call it once after each step, which is when ranks exchange whether a signal has come.
 
@@ -378,7 +369,7 @@ class Checkpointer:
         self._writer.start(jobs)
 
     def _is_regular(self, place: Place) -> bool:
-        """Tell whether the intervals ask for a state at `place`."""
+        """Return whether the intervals ask for a state at `place`."""
         if place.batch:
             return self.interval_steps is not None and place.step % self.interval_steps == 0
         return place.epoch % self.interval == 0

@@ -12,15 +12,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingredients.config.scope import completed
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError
-from ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
-from observers.errors import SealError
-from observers.file.sacred_form import plain
-from observers.record.atomic_file import make_folder, replacing
-from observers.record.sealed_zip import SealingStream, check_seal
+from sacristan.ingredients.config.scope import completed
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
+from sacristan.observers.errors import SealError
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.atomic_file import make_folder, replacing
+from sacristan.observers.record.sealed_zip import SealingStream, check_seal
 
 __all__ = [
     "check_weights",
@@ -41,15 +41,7 @@ _NOTED = ("run", "epoch", "step")
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Write a state to a file, with a seal against damage; a complete new file replaces the old one, or the old stays.
-
-    Args:
-        state: Tensors and plain values.
-        path: The file; its folder is made.
-
-    Raises:
-        CheckpointError: If it cannot be written; no partial file is left.
-    """
+    """Write a state and its checksum to a file, which is replaced as a whole or not at all."""
     try:
         make_folder(path.parent)
         with replacing(path) as stream:
@@ -62,7 +54,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the system's error behind torch's about an unfinished file."""
+    """Return the system error behind torch's error about an incomplete file."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__
@@ -70,16 +62,9 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "checkpoint.path") -> Any:
-    """Return the content of a file that `torch.save` wrote, its tensors on the CPU. Runs no code, whatever it holds.
+    """Return the content of a file that `torch.save` wrote, its tensors on the CPU, without executing code.
 
-    Args:
-        path: The file.
-        check: Whether to compare it with its seal.
-        mmap: Whether to read tensors when they are used, which older formats of torch cannot.
-        entry: The setting that names the file, for messages.
-
-    Raises:
-        CheckpointError: If it is missing or damaged, or holds more than tensors and plain values.
+    `mmap` reads tensors when they are used; older formats of torch do not support it.
     """
     if not path.is_file():
         near = ", ".join(sorted(map(str, path.parent.glob("*.pt"))))
@@ -103,15 +88,10 @@ def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "chec
 
 
 def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
-    """Return the state in a checkpoint, its tensors on the CPU. Runs no code, whatever the file holds.
+    """Return the state in a checkpoint, its tensors on the CPU, without executing code.
 
-    Args:
-        path: The file.
-        check: Whether to read all of it and look for damage. Otherwise tensors are read when they are used, which is
-            quick for a few small entries of a large file.
-
-    Raises:
-        CheckpointError: If it is missing, damaged, or no checkpoint of the lab.
+    With `check`, the whole file is read and verified. Without it, tensors are read when they are used, which is quick
+    for a few small entries of a large file.
     """
     state = read_file(path, check=check, mmap=not check)
     if not isinstance(state, dict) or "format" not in state or not {"model", "streams"} & state.keys():
@@ -129,17 +109,9 @@ def complete_config(state: dict[str, Any], mine: Mapping[str, Any], legacy_defau
 
 
 def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
-    """Return the preparation of the data of a state: means, classes, categories, the split.
+    """Return the fitted preparation of the data in a state: means, classes, categories, the split.
 
-    Args:
-        state: The state.
-        path: Its file, for messages.
-
-    Returns:
-        The preparation; None in states of earlier versions, and of data that have none.
-
-    Raises:
-        CheckpointError: If it cannot be read.
+    None for states of earlier versions, and for data without a preparation.
     """
     kept = state.get("preparation")
     try:
@@ -149,18 +121,7 @@ def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
 
 
 def split_of(state: Mapping[str, Any], path: Path) -> Split | None:
-    """Return the split of the data of a state: from its preparation, or, in earlier versions, from its config.
-
-    Args:
-        state: The state.
-        path: Its file, for messages.
-
-    Returns:
-        The split; None if it is not known.
-
-    Raises:
-        CheckpointError: If it cannot be read.
-    """
+    """Return the data split of a state, from its preparation or, in earlier versions, its config; None if unknown."""
     preparation = preparation_of(state, path)
     if preparation is not None:
         return preparation.split
@@ -185,17 +146,10 @@ def load_weights(
     *,
     legacy_defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the model's weights from a checkpoint, and return its whole state.
+    """Load the weights of the model and of its loss from a checkpoint, and return its whole state.
 
-    Args:
-        model: The model; it stays as it was if the checkpoint does not fit.
-        path: The checkpoint.
-        config: The config that `model` was built from.
-        loss: The module of the loss; its trained parameters and statistics are loaded, too.
-        legacy_defaults: What settings meant before they existed, nested; an older state may lack them.
-
-    Raises:
-        CheckpointError: If it is missing, damaged or does not fit; the message says what differs.
+    The model stays as it was if the checkpoint does not fit. `legacy_defaults` gives the settings that an older state
+    may lack.
     """
     state = load_checkpoint(path)
     complete_config(state, config, legacy_defaults or {})
@@ -212,17 +166,7 @@ def load_weights(
 
 
 def check_weights(model: nn.Module, state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    """Check that the weights of a state fit a model, by names and shapes.
-
-    Args:
-        model: The model.
-        state: The state.
-        path: Its file, for messages.
-        config: The config that `model` was built from, to name the settings that differ.
-
-    Raises:
-        CheckpointError: If they do not; the message says what differs.
-    """
+    """Check that the weights of a state fit a model, by names and shapes; the error names the settings that differ."""
     mine, theirs = plain_state_dict(model), plain_names(state["model"])
     missing, extra = sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
     shapes = [name for name, value in mine.items() if theirs.get(name, value).shape != value.shape]
@@ -247,15 +191,7 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], parts: tuple
 
 
 def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
-    """Return the settings of data by which two configs give different inputs, or split them in different ways.
-
-    Args:
-        saved: The config of a state.
-        mine: The other config.
-
-    Returns:
-        The settings of `saved`, such as `data.limit=300`.
-    """
+    """Return the data settings of `saved` that give `mine` other inputs or another split, such as `data.limit=300`."""
     harmless = ("path", "augment", "batch_size", "drop_last", "num_workers", "pin_memory", "part")
     different = [text for text in _differences(saved, mine, ("data",)) if text[5:].partition("=")[0] not in harmless]
     if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):

@@ -5,7 +5,8 @@ last.pt            the newest state of the whole training
 step-000000120.pt  earlier states, by their optimizer steps
 best-000004.pt     weights of an epoch that were the best at an earlier state
 start/             the state of another run that the training started from, and its best weights
-nonfinite-000000120/  a step whose loss, gradients or weights were not finite; see `experiments.training.bundle`
+nonfinite-000000120/  a step whose loss, gradients or weights were not finite; see
+`sacristan.experiments.training.bundle`
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError
-from observers.record.atomic_file import make_folder, replacing, sync_folder
+from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.observers.record.atomic_file import make_folder, replacing, sync_folder
 
 __all__ = ["CheckpointFolder", "best_epoch"]
 
@@ -29,12 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
-    """The states of one training.
-
-    Args:
-        path: The folder; made when the first checkpoint is written.
-        keep: How many newest states to keep.
-    """
+    """The newest `keep` states of one training; their folder is created with the first one."""
 
     def __init__(self, path: Path, keep: int) -> None:
         self.path = path
@@ -57,17 +53,17 @@ class CheckpointFolder:
         return self.path / "last.pt"
 
     def has_states(self) -> bool:
-        """Tell whether there is a state of the whole training, good or damaged."""
+        """Return whether there is a state of the whole training, valid or damaged."""
         return bool(self._states())
 
     def _states(self) -> list[Path]:
-        """Return the states, the newest first."""
+        """Return the states, newest first."""
         return [path for path in (self.last, *sorted(self.path.glob("step-*.pt"), reverse=True)) if path.is_file()]
 
     # ------------------------------------------------------------------ reading
 
     def clear(self) -> None:
-        """Remove unfinished files of a killed process; nobody else may write here meanwhile."""
+        """Remove incomplete files of a killed process; nobody else may write here meanwhile."""
         for path in self.path.glob(".*.tmp"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -75,14 +71,10 @@ class CheckpointFolder:
                 path.unlink(missing_ok=True)
 
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest good state with its path; None if there is no state.
+        """Return the newest valid state and its path; None if there are no states.
 
-        Args:
-            check: Called with a state that is whole and its path; raises `CheckpointError` to reject it.
-
-        Raises:
-            CheckpointError: If there are states, and none of them is good; or if the disk fails to read one, which may
-                be good.
+        `check` raises `CheckpointError` to reject a state. The same error is raised if no state is valid, or if the
+        disk fails to read one, which may be valid.
         """
         faults = []
         for path in self._states():
@@ -104,16 +96,9 @@ class CheckpointFolder:
         return None
 
     def split(self, start: Path) -> Split | None:
-        """Return the split of the data of a training that began at a state of another run.
+        """Return the data split of a training that started from a state of another run; None if it was not kept.
 
-        Args:
-            start: That state. The training's own states count first, then the copy of `start` here.
-
-        Returns:
-            The split; None if it was not kept.
-
-        Raises:
-            CheckpointError: If none of them can be read.
+        The training's own states come first, then the copy of `start` in this folder.
         """
         for path in self._states():
             with contextlib.suppress(CheckpointError):
@@ -124,24 +109,17 @@ class CheckpointFolder:
         return split_of(load_checkpoint(path, check=False), path)
 
     def start_of(self, start: Path) -> Path:
-        """Return the copy here of a state of another run, made by `keep_start`; `start` itself if there is none.
+        """Return this folder's copy of a state of another run, made by `keep_start`; `start` itself if there is none.
 
-        Args:
-            start: The file of the state, in the other run's folder. The copy outlives it, so that a resumed run can
-                begin again.
+        The copy outlives the file in the other run's folder, so a resumed run can start from it again.
         """
         kept = self.path / "start" / start.name
         return kept if kept.is_file() else start
 
     def keep_start(self, path: Path, epoch: int) -> None:
-        """Keep a state of another run and its best weights, which may be removed or replaced there.
+        """Copy a state of another run and its best weights, which may be removed or replaced there.
 
-        Args:
-            path: The state.
-            epoch: The epoch of its best weights; 0 if there are none.
-
-        Raises:
-            OSError: If it cannot be written.
+        `epoch` is that of the best weights, 0 if there are none.
         """
         folder = self.path / "start"
         if path.parent == folder:
@@ -154,17 +132,9 @@ class CheckpointFolder:
         _link(path, folder / path.name)
 
     def resume_from(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
-        """Make a state the newest one, and its best weights the best ones.
+        """Make one of the states in this folder the newest, and its best weights the best ones.
 
         Removes newer states, which are damaged, or ahead of the record.
-
-        Args:
-            path: One of the states here.
-            state: Its content.
-            best: Whether best weights are kept.
-
-        Raises:
-            CheckpointError: If the best weights are not there.
         """
         epoch = best_epoch(state)
         if best and epoch:
@@ -190,11 +160,9 @@ class CheckpointFolder:
         self._last_is_interim = _is_interim(state)
 
     def weights_of(self, epoch: int) -> Path | None:
-        """Return the file of weights that were once the best; None if there is no readable one.
+        """Return the file of the best weights of an epoch; None if there is no readable one.
 
-        Args:
-            epoch: Their epoch. They are in `best.pt`, or, since others are better, in a file of their own as long as a
-                state needs them.
+        They are in `best.pt` or, if later ones are better, in a file of their own as long as a state needs them.
         """
         for path in (self.best, self._superseded(epoch)):
             with contextlib.suppress(CheckpointError):
@@ -205,30 +173,14 @@ class CheckpointFolder:
     # ------------------------------------------------------------------ writing
 
     def write_best(self, weights: Mapping[str, Any]) -> None:
-        """Write the best weights so far; earlier ones stay while a kept state counts them as the best.
-
-        Args:
-            weights: The state of the model with its `epoch`.
-
-        Raises:
-            CheckpointError: If they cannot be written; those before stay.
-            OSError: The same.
-        """
+        """Write the best weights so far; the previous ones stay while a kept state refers to them."""
         if self._best_epoch and self._best_epoch in self._best_epochs.values() and self.best.exists():
             _link(self.best, self._superseded(self._best_epoch))
         save_checkpoint(weights, self.best)
         self._best_epoch = weights["epoch"]
 
     def adopt_best(self, path: Path, epoch: int) -> None:
-        """Adopt the best weights of another training as the best so far.
-
-        Args:
-            path: Their file; linked where the file system allows it, else copied.
-            epoch: Their epoch.
-
-        Raises:
-            OSError: If they cannot be written.
-        """
+        """Adopt the best weights of another training as the best so far, as a hard link if possible."""
         make_folder(self.path)
         _link(path, self.best)
         self._best_epoch = epoch
@@ -237,14 +189,7 @@ class CheckpointFolder:
         """Write the newest state, and keep the newest `keep` ones.
 
         The next state replaces an interim one, which only a signal caused, so a resumed training keeps the same states
-        as an uninterrupted one.
-
-        Args:
-            state: The state of the whole training.
-
-        Raises:
-            CheckpointError: If it cannot be written, or not be read back; the one before it stays.
-            OSError: The same.
+        as an uninterrupted one. If it cannot be written, the previous one stays. The first state is also read back.
         """
         is_same_step = self._last_step == state["step"]
         if _is_interim(state) and is_same_step and not self._last_is_interim:
@@ -261,7 +206,7 @@ class CheckpointFolder:
         self._drop_old()
 
     def _keep_last(self) -> None:
-        """Keep the newest state under its step before another one replaces it."""
+        """Keep the newest state under its step before another replaces it."""
         if self.keep > 1 and self.last.exists():
             before = self.path / f"step-{self._last_step:09d}.pt"
             _link(self.last, before)
@@ -290,7 +235,7 @@ def best_epoch(state: Mapping[str, Any]) -> int:
 
 
 def _is_interim(state: Mapping[str, Any]) -> bool:
-    """Tell whether only a signal caused a state, not the intervals of the training."""
+    """Return whether only a signal caused a state, not the intervals of the training."""
     return bool(state.get("interim"))
 
 
@@ -303,11 +248,7 @@ def _kept_epoch(path: Path) -> int | None:
 
 
 def _link(path: Path, alias: Path) -> None:
-    """Make `alias` the same file as `path`: a hard link, or a copy where the file system has none.
-
-    Raises:
-        OSError: If it cannot be written; then `alias` stays as it was.
-    """
+    """Make `alias` the same file as `path`: a hard link, or a copy where the file system has none; all or nothing."""
     temporary = alias.with_name(f".{alias.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)

@@ -75,9 +75,9 @@ def with_names(state: Any, part: Any) -> Any:
 
 @contextlib.contextmanager
 def sharing(part: Any) -> Iterator[None]:
-    """Let an optimizer inside another one share its state and groups again after the block, in which a state is loaded.
+    """Keep the state and groups that an inner optimizer shares with its wrapper while a state is loaded in the block.
 
-    `load_state_dict` of torch replaces both, so that the inner one would step with those from before.
+    torch's `load_state_dict` replaces both, so that the inner one would step with the old ones.
     """
     inner = [each for each in vars(part).values() if hasattr(each, "param_groups")] if hasattr(part, "state") else []
     shared = [(each, name) for each in inner for name in ("state", "param_groups") if _has_same(each, part, name)]
@@ -91,7 +91,7 @@ def _has_same(one: Any, other: Any, name: str) -> bool:
 
 
 def unsaved(optimizer: Any) -> list[str]:
-    """Return the attributes of an optimizer with tensors, such as momenta, that its `state_dict` lacks.
+    """Return the optimizer's attributes with tensors, such as momenta, that its `state_dict` lacks.
 
     These are tensors with the shape of a parameter in the state of another optimizer, in a list, or by parameter, such
     as `base_optimizer` of SAM; others are taken for constants and scratch memory.

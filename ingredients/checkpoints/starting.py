@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ingredients.checkpoints.files import check_weights, complete_config, load_checkpoint, split_of
-from ingredients.checkpoints.folder import CheckpointFolder, best_epoch
-from ingredients.checkpoints.training_state import check_whole
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError
+from sacristan.ingredients.checkpoints.files import check_weights, complete_config, load_checkpoint, split_of
+from sacristan.ingredients.checkpoints.folder import CheckpointFolder, best_epoch
+from sacristan.ingredients.checkpoints.training_state import check_whole
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError
 
 __all__ = ["StateFinder", "data_fingerprint"]
 
@@ -24,11 +24,7 @@ class StateFinder:
     """Finds a state, and checks that it is of this run, its data and its split.
 
     Args:
-        files: The folder of the training's states.
-        config: The run's config.
-        record: The run, or None.
-        parts: The parts of the training's states, by name.
-        split: The split of its data, or None where that is not known.
+        split: The split of the run's data; None if it is not known.
         legacy_defaults: What settings meant before they existed, for states of other runs.
     """
 
@@ -40,12 +36,10 @@ class StateFinder:
     legacy_defaults: Mapping[str, Any]
 
     def own_state(self) -> tuple[Path, dict[str, Any]] | None:
-        """Return the newest good state of an earlier session; None if there is no state.
+        """Return the newest valid state of an earlier session; None if there are no states.
 
-        States whose points are all in the record come first; if all lack some, the newest good one counts.
-
-        Raises:
-            CheckpointError: If there are states, and none of them can be read and fits.
+        States whose points are all in the record come first; if all lack some, the newest good one counts. Raises
+        `CheckpointError` if there are states, but none can be read and fits.
         """
         self.files.clear()
         lacking = []
@@ -66,14 +60,7 @@ class StateFinder:
         return self.files.newest(self._check_own)
 
     def other_state(self, path: Path) -> dict[str, Any]:
-        """Return the state of another run.
-
-        Args:
-            path: Its file.
-
-        Raises:
-            CheckpointError: If it cannot be read, lacks a part, or its data were split in another way.
-        """
+        """Return the state of another run; reject one that lacks a part, or whose data were split differently."""
         state = load_checkpoint(path)
         complete_config(state, self.config, self.legacy_defaults)
         check_whole(state, self.parts, path)
@@ -81,18 +68,9 @@ class StateFinder:
         return state
 
     def keep_other(self, path: Path, state: Mapping[str, Any], *, best: bool) -> bool:
-        """Keep the state of another run here, and its best weights.
+        """Copy the state of another run and, with `best`, its best weights into this run.
 
-        Args:
-            path: Its file.
-            state: Its content.
-            best: Whether to keep best weights.
-
-        Returns:
-            Whether the best weights are there, or not needed; if not, the best value starts again.
-
-        Raises:
-            CheckpointError: If they cannot be written.
+        Returns False if the best weights are needed and missing; the best value then starts over.
         """
         try:
             self.files.keep_start(path, best_epoch(state))

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from ingredients.ranks.group import ALONE
+from sacristan.ingredients.ranks.group import ALONE
 
 __all__ = ["LOADER_ERRORS", "Stopping"]
 
@@ -20,9 +20,6 @@ class Stopping:
 
     Args:
         record: The run, whose signals are held back; None where signals end the process at once.
-
-    Attributes:
-        ranks: The processes of the training.
     """
 
     def __init__(self, record: Any) -> None:
@@ -32,7 +29,7 @@ class Stopping:
 
     @property
     def is_asked(self) -> bool:
-        """True if a signal asked the training to end, and all ranks know of it."""
+        """True if a signal asked the training to end, and all ranks know."""
         return self._has_agreed if self.ranks.size > 1 else bool(self._own_signal())
 
     def deferred(self) -> contextlib.AbstractContextManager[None]:
@@ -40,32 +37,25 @@ class Stopping:
         return contextlib.nullcontext() if self._record is None else self._record.signals_deferred()
 
     def poll(self) -> bool:
-        """Return `is_asked` after a step, which is when ranks exchange whether a signal has come; waits for nothing."""
+        """Return `is_asked` after a step, when ranks exchange whether a signal has come; does not wait."""
         if self.ranks.size > 1:
             self._hold_back(self.ranks.poll(self._own_signal()))
         return self.is_asked
 
     def agree(self) -> None:
-        """Let all ranks know of a signal that one of them has held back; they wait for each other."""
+        """Inform all ranks of a signal that one of them held back; they wait for each other."""
         if self.ranks.size > 1 and not self._has_agreed:
             self._hold_back(self.ranks.agree(self._own_signal()))
 
     def stop_if_asked(self, saved_step: int | None) -> None:
-        """End the run by the signal, if there is one.
-
-        Args:
-            saved_step: The last step that a state was saved after; None if there is no state.
-        """
+        """End the run if a signal arrived; `saved_step` is the step of the last saved state, None if there is none."""
         if self._record is not None and self.is_asked:
             self._record.stop(saved_step)
 
     def until_asked(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items; stop where getting one fails after a signal asked for the end.
+        """Yield items; stop if getting one fails after a signal asked the run to end.
 
         A signal to all processes of a job ends the workers of a loader, too.
-
-        Args:
-            items: Such as the batches of a loader.
         """
         iterator = iter(items)
         while True:

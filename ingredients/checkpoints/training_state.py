@@ -24,14 +24,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ingredients.checkpoints.files import check_weights
-from ingredients.checkpoints.optimizer_state import add_groups, name_groups, regrouped, sharing, unsaved, with_names
-from ingredients.config.seed import global_states, set_global_states
-from ingredients.errors import CheckpointError
-from ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
-from ingredients.models.modes import evaluation_weights, switching
-from ingredients.ranks.group import Ranks
-from observers.file.sacred_form import plain
+from sacristan.configs.map import value_at
+from sacristan.ingredients.checkpoints.files import check_weights
+from sacristan.ingredients.checkpoints.optimizer_state import (
+    add_groups,
+    name_groups,
+    regrouped,
+    sharing,
+    unsaved,
+    with_names,
+)
+from sacristan.ingredients.config.seed import global_states, set_global_states
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
+from sacristan.ingredients.models.modes import evaluation_weights, switching
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.observers.file.sacred_form import plain
 
 __all__ = [
     "Place",
@@ -77,11 +85,9 @@ class Place:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy on the CPU that later steps do not change.
+    """Return a copy on the CPU that later steps do not change, of a tensor or nested lists, tuples and dicts.
 
-    Args:
-        value: A tensor, or lists, tuples and dicts of tensors at any depth. Other values are kept as they are, but
-            NumPy numbers become Python's, as loading a state rejects the former.
+    Other values are kept as they are. NumPy numbers become Python's, as loading a state rejects the former.
     """
     if isinstance(value, np.generic):
         return value.item()
@@ -96,23 +102,14 @@ def snapshot(value: Any) -> Any:
 
 
 def state_of(part: Any) -> dict[str, Any]:
-    """Return a copy of the state of a part, on the CPU.
-
-    Args:
-        part: An object with `state_dict`. Names in the state of a compiled module are those without `torch.compile`.
-    """
+    """Return a CPU copy of the `state_dict` of a part; names have no prefix of `torch.compile`."""
     return snapshot(plain_state_dict(part) if isinstance(part, nn.Module) else part.state_dict())
 
 
 def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a training, with that of the global random streams.
+    """Return the state of a training, including the global random streams, independent of later steps.
 
-    Args:
-        place: The training's place.
-        parts: By name, objects with `state_dict`; None for an absent one.
-
-    Returns:
-        The states by the names of the parts, the entries of the place, and `streams`; independent of later steps.
+    The keys are the names of the parts (None for an absent one), the fields of `place`, and `streams`.
     """
     weights = weights_of(parts)
     states = {
@@ -129,11 +126,7 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def warn_of_unsaved(parts: Mapping[str, Any]) -> None:
-    """Warn of momenta that a resumed training would lack.
-
-    Args:
-        parts: As given to `capture`, after a step.
-    """
+    """Warn of momenta that a resumed training would lack; call it after a step."""
     for optimizer in _optimizers(parts):
         lacking = unsaved(optimizer)
         if lacking:
@@ -146,11 +139,7 @@ def warn_of_unsaved(parts: Mapping[str, Any]) -> None:
 
 
 def weights_of(parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return copies of the weights to evaluate: the states of `model` and `loss`.
-
-    Args:
-        parts: As given to `capture`.
-    """
+    """Return copies of the weights to evaluate: the states of `model` and `loss`."""
     with evaluation_weights(_optimizers(parts)):
         return {name: state_of(parts[name]) for name in ("model", "loss") if parts.get(name) is not None}
 
@@ -167,7 +156,7 @@ def _switched(parts: Mapping[str, Any]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _load_trained(parts: Mapping[str, Any], state: Mapping[str, Any]) -> None:
-    """Load the weights to train where `model` and `loss` hold those to evaluate."""
+    """Load the training weights if `model` and `loss` hold the evaluation weights."""
     kept = state.get("trained", {})
     for name, weight in _switched(parts).items():
         if name in kept:
@@ -186,16 +175,7 @@ def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
-    """Check that a state holds the parts of a training, not weights alone.
-
-    Args:
-        state: The state.
-        parts: The parts of the training by name.
-        path: Its file, for messages.
-
-    Raises:
-        CheckpointError: If something is missing.
-    """
+    """Check that a state holds all parts of a training, not just weights."""
     needed = {"epoch", "batch", "step", "losses", "streams"}
     needed.update(name for name, part in parts.items() if part is not None and not _may_be_missing(name, part))
     missing = sorted(name for name in needed if state.get(name) is None)
@@ -207,7 +187,7 @@ def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) 
 
 
 def _may_be_missing(name: str, part: Any) -> bool:
-    """Tell whether a state may lack a part: earlier versions saved no statistics of a loss; callbacks may be new."""
+    """Return whether a state may lack a part: earlier versions saved no statistics of a loss; callbacks may be new."""
     return name == "callbacks" or (name == "loss" and not any(True for _ in part.parameters()))
 
 
@@ -238,23 +218,11 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
 
 
 def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> Place:
-    """Load the parts of a state that keep their meaning under a changed config.
+    """Load the parts of a state that keep their meaning under a changed config; return the place to continue from.
 
     The weights always do. Where the config of a part changed, the new one counts: an optimizer keeps its momenta and
     takes the new learning rate, a schedule is advanced from its beginning to the place, the scale of the loss and the
     best value are reset. Other data, or another seed, change the order of samples, so an epoch in the middle restarts.
-
-    Args:
-        parts: The parts by name, as given to `capture`.
-        state: The state, with the config it was saved with.
-        path: Its file, for messages.
-        config: The new config.
-
-    Returns:
-        The place to continue from.
-
-    Raises:
-        CheckpointError: If the weights do not fit.
     """
     saved = state.get("config", {})
     model = parts.get("model")
@@ -298,21 +266,15 @@ def _branch_callbacks(callbacks: Any, state: Any, path: Path) -> None:
 
 
 def data_of(state: Mapping[str, Any]) -> str:
-    """Return the name of the ingredient that made the data of a state, which is also their entry in its config.
-
-    Args:
-        state: The state; earlier versions did not keep the name, which was `data`.
-    """
+    """Return the name of the data ingredient of a state; `data` for earlier versions, which did not record it."""
     split = state.get("split")
     return split.get("ingredient", "data") if isinstance(split, Mapping) else "data"
 
 
 def keeps_monitor(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Tell whether the best value of a training, and its patience, keep their meaning under another config.
+    """Return whether the best value of a training, and its patience, keep their meaning under another config.
 
-    Args:
-        state: A state of the training, with the config it was saved with.
-        config: The other config. Another metric, other data or another loss make values incomparable.
+    Another metric, other data or another loss make values incomparable.
     """
     saved = state.get("config", {})
     return not differ(saved, config, "training.monitor", "training.mode", data_of(state), "loss")
@@ -327,7 +289,7 @@ def _branch_rates(
     path: Path,
     config: Mapping[str, Any],
 ) -> None:
-    """Load an optimizer and its schedule; if the config of either changed, the new rates at the place count."""
+    """Load an optimizer and its schedule; if the config of either changed, the new rates apply."""
     saved = state.get("config", {})
     optimizer, schedule = parts[name], parts.get(of_schedule)
     length = ["training.epochs"] if schedule is None or schedule.has_length else []
@@ -376,20 +338,14 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
 
 
 def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
-    """Tell whether two configs differ in one of some entries.
+    """Return whether two configs differ in one of some entries.
 
     Settings of reading, such as `num_workers`, do not count. The config of an older state is completed first.
     """
-    return any(_plain(_entry(saved, name)) != _plain(_entry(mine, name)) for name in names)
+    return any(_json_text(value_at(saved, name)) != _json_text(value_at(mine, name)) for name in names)
 
 
-def _entry(config: Any, name: str) -> Any:
-    for part in name.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config
-
-
-def _plain(value: Any) -> str:
+def _json_text(value: Any) -> str:
     if isinstance(value, Mapping):
         value = {name: item for name, item in value.items() if name not in _OF_READING}
     return json.dumps(plain(value), sort_keys=True)
@@ -399,12 +355,7 @@ _OWN = ("streams", "losses", "scalars")
 
 
 def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of a training with the entries of all ranks; called by all.
-
-    Args:
-        state: The state of this rank.
-        ranks: The processes of the training; a single one adds nothing.
-    """
+    """Return the state of a training with the entries of all ranks; every rank must call it."""
     if ranks.size == 1:
         return state
     own = ranks.gather({name: state[name] for name in _OWN})
@@ -415,10 +366,7 @@ def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
     """Return the state that this rank resumes from, with its own random streams and losses.
 
-    Args:
-        state: A state that rank 0 saved.
-        ranks: The processes of the training. If their number differs from that in the state, all but rank 0 keep the
-            random streams they have now.
+    If the number of ranks has changed, all but rank 0 keep their current random streams.
     """
     own = state.get("ranks") or [{}]
     if len(own) == ranks.size:

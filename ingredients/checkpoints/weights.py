@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ingredients.checkpoints.files import read_file
-from ingredients.config.construct import require
-from ingredients.errors import CheckpointError
-from observers.errors import SealError
-from observers.record.sealed_zip import read_note
+from sacristan.ingredients.checkpoints.files import read_file
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.observers.errors import SealError
+from sacristan.observers.record.sealed_zip import read_note
 
 __all__ = ["find_weights", "parse_run", "read_weights"]
 
@@ -29,15 +29,7 @@ _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
-    """Return id and name of `run:ID@NAME`; None for a path.
-
-    Args:
-        source: A path, `run:ID@NAME`, or `run:ID`, which means `run:ID@best`.
-        entry: The setting that it is, for messages.
-
-    Raises:
-        CheckpointError: If it begins with `run:` and has another form.
-    """
+    """Return id and name of `run:ID@NAME`; None for a path. `run:ID` means `run:ID@best`."""
     if not isinstance(source, str):
         raise CheckpointError(f"{entry}: got {source!r}, expected PATH.pt, run:ID or run:ID@last")
     if not source.startswith("run:"):
@@ -49,16 +41,7 @@ def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
 
 
 def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
-    """Return the file of weights that a setting names.
-
-    Args:
-        source: A path, or `run:ID@NAME`.
-        store: The folder of runs; None where there is none.
-        entry: The setting that it is, for messages.
-
-    Raises:
-        CheckpointError: If it names a run that does not exist, or has no such checkpoint.
-    """
+    """Return the file of weights that a setting, a path or `run:ID@NAME`, refers to."""
     named = parse_run(source, entry)
     if named is None:
         return Path(source).expanduser()
@@ -68,9 +51,7 @@ def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
             f"{entry}: got {source!r}, but no folder of runs is known here; give the path of the file"
         )
     if not (store / run).is_dir():
-        raise CheckpointError(
-            f"{entry}: got {source!r}, but {store} has no run {run}; python -m runs ls shows those it has"
-        )
+        raise CheckpointError(f"{entry}: got {source!r}, but {store} has no run {run}; sacristan ls shows those it has")
     path = store / run / "checkpoints" / f"{name}.pt"
     if not path.is_file():
         kept = sorted(other.stem for other in path.parent.glob("*.pt"))
@@ -80,17 +61,9 @@ def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Return the state dict of a model from a checkpoint, a file of `torch.save` or of safetensors. Runs no code.
+    """Return the state dict of a model, on the CPU, from a checkpoint or a `torch.save` or safetensors file.
 
-    Args:
-        path: The file; its suffix defines the kind.
-
-    Returns:
-        Tensors by name, on the CPU; of a whole state, the weights alone.
-
-    Raises:
-        CheckpointError: If the file is missing, damaged, or holds no state dict.
-        MissingDependencyError: If safetensors is needed and not installed.
+    The suffix selects the format; no code is executed.
     """
     if path.suffix == ".safetensors":
         content = _read_safetensors(path)
@@ -120,7 +93,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _is_sealed(path: Path) -> bool:
-    """Tell whether a file has the seal of the lab, by which damage is found."""
+    """Return whether a file has the lab's checksum, which reveals damage."""
     try:
         read_note(path)
     except (SealError, OSError):

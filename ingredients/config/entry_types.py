@@ -29,10 +29,11 @@ from typing import Any, Literal, Union, get_args, get_origin
 from sacred.config.utils import undogmatize
 from yaml import YAMLError
 
-from configs.yaml_text import load_yaml
-from ingredients.config.construct import import_module, import_object, is_dotted_path, nearest
-from ingredients.errors import ConfigError
-from observers.record.object_names import named, object_name
+from sacristan.configs.nearest import nearest, question
+from sacristan.configs.yaml_text import load_yaml
+from sacristan.ingredients.config.construct import import_module, import_object, is_dotted_path
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.record.object_names import named, object_name
 
 __all__ = [
     "adopt",
@@ -68,7 +69,7 @@ _NAMES = {
 
 
 def literal(text: str) -> Any:
-    """Return the value that a text of the command line stands for: a literal of Python, or the text itself."""
+    """Return the value of a command-line text: a Python literal, or the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
@@ -77,7 +78,7 @@ def literal(text: str) -> Any:
 
 @contextlib.contextmanager
 def typed(settings: Mapping[str, str]) -> Iterator[None]:
-    """Let messages in the block show settings as they were typed: `1.10`, which is the number 1.1."""
+    """Show settings in messages of the block as typed: `1.10`, which is the number 1.1."""
     token = _typed.set(settings)
     try:
         yield
@@ -86,7 +87,7 @@ def typed(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_keys(name: str, value: Any) -> None:
-    """Reject keys of dicts that no config can hold, as a dot separates the names of entries."""
+    """Reject dict keys that a config cannot hold, as a dot separates the names of entries."""
     if isinstance(value, list | tuple):
         for item in value:
             check_keys(name, item)
@@ -101,7 +102,7 @@ def check_keys(name: str, value: Any) -> None:
 
 
 def check_items(entry: str, value: Any, default: Any) -> None:
-    """Reject items of a list that are set one by one, such as `layers.0.n=3`."""
+    """Reject list items that are set one by one, such as `layers.0.n=3`."""
     default = undogmatize(default)
     if isinstance(default, list) and isinstance(value, dict) and value and all(map(str.isdecimal, map(str, value))):
         raise ConfigError(
@@ -111,14 +112,7 @@ def check_items(entry: str, value: Any, default: Any) -> None:
 
 
 def infer(default: Any) -> Any:
-    """Return the type of an entry without an annotation.
-
-    Args:
-        default: The default of the entry.
-
-    Returns:
-        A type, or an annotation such as `list[float]` or `Callable`; `Any` after None, which tells nothing.
-    """
+    """Infer the type of an entry without an annotation from its default; None gives `Any`."""
     if default is None:
         return Any
     if isinstance(default, list | tuple):
@@ -143,25 +137,14 @@ def _is_scalar(value: Any) -> bool:
 
 
 def parts_of(kind: Any) -> tuple:
-    """Return the members of a union of types; of any other type, itself alone.
-
-    Args:
-        kind: A type or an annotation, such as `int | None`.
-    """
+    """Return the members of a union of types; a tuple of the type itself for any other type."""
     return get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
 def conform(value: Any, kind: Any, entry: str = "") -> Any:
-    """Return a value as a type takes it: an int as a float where one is expected, a dotted name as its object.
+    """Convert a value to a type: an int to a float where one is expected, a dotted name to its object.
 
-    Args:
-        value: The value.
-        kind: A type or an annotation.
-        entry: Dotted name of the entry, for messages.
-
-    Raises:
-        TypeError: If the value is not of that type.
-        ConfigError: If there is no object of that dotted name.
+    Raises `TypeError` if the value is not of that type, and `ConfigError` if a dotted name leads to nothing.
     """
     if kind is Any:
         return value
@@ -176,20 +159,12 @@ def conform(value: Any, kind: Any, entry: str = "") -> Any:
 
 
 def adopt(value: Any, default: Any, entry: str = "") -> Any:
-    """Return a value for an entry whose default says its kind at most, converted if it is of the default's type.
+    """Return a value for an entry whose default merely suggests its type, converted if it is of the default's type.
 
     A number may be any number, a list any list whose items fit the default's, None stands for anything, and another
     kind is let through, as in Sacred. Slips are not: a word for a number or a bool, and a list or dict without the
-    quotes of its items, such as `[a, b]`.
-
-    Args:
-        value: The value.
-        default: The default.
-        entry: Dotted name of the entry, for messages.
-
-    Raises:
-        TypeError: If it is such a slip, or no name of a class, function, module or path for one.
-        ConfigError: If there is no object of that dotted name.
+    quotes of its items, such as `[a, b]`. Raises `TypeError` for an obvious mistake, and `ConfigError` if a dotted name
+    leads to nothing.
     """
     kind = infer(default)
     with contextlib.suppress(TypeError):
@@ -203,7 +178,7 @@ def adopt(value: Any, default: Any, entry: str = "") -> Any:
 
 
 def _is_unread(value: str, default: Any) -> bool:
-    """Tell whether a text was meant to be the list or dict that the default is, but its items lack their quotes."""
+    """Return whether a text was meant to be the list or dict of the default, but lacks quotes around its items."""
     text = value.lstrip()
     return (
         text.startswith(("[", "("))
@@ -213,12 +188,12 @@ def _is_unread(value: str, default: Any) -> bool:
 
 
 def is_number(kind: type) -> bool:
-    """Tell whether a type is that of numbers; bools are none."""
+    """Return whether a type is numeric; bool is not."""
     return issubclass(kind, int | float) and kind is not bool
 
 
 def _imported(value: Any, kind: Any, entry: str) -> Any:
-    """Return the object of a dotted name where an object of torch is expected, such as a dtype; else the value."""
+    """Return the object of a dotted name if a torch object such as a dtype is expected; else the value."""
     if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
         return import_object(value, entry)
     return value
@@ -290,7 +265,7 @@ def _is_class(value: Any, bounds: tuple) -> bool:
 
 
 def _as_member(value: Any, kind: Any, entry: str) -> Any:
-    """Return a value as the member of a union that has its exact type, or else as the first that takes it."""
+    """Return a value as the member of a union with its exact type, or else the first that accepts it."""
     kinds = get_args(kind)
     exact = [each for each in kinds if type(value) is each]
     for each in exact or kinds:
@@ -318,11 +293,7 @@ _CONVERTERS: dict[Any, Callable[[Any, Any, str], Any]] = {
 
 
 def describe(kind: Any) -> str:
-    """Return a type in words, for a message: "a float", "a string or None", "one of off, float16".
-
-    Args:
-        kind: A type or an annotation.
-    """
+    """Describe a type for a message: "a float", "a string or None", "one of off, float16"."""
     origin, args = get_origin(kind), get_args(kind)
     if origin is Literal:
         return "one of " + ", ".join(map(str, args))
@@ -342,14 +313,7 @@ def _describe_callable(kind: Any, args: tuple) -> str:
 
 
 def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
-    """Return the message for a value of the wrong type, with what to write instead.
-
-    Args:
-        entry: Dotted name of the entry.
-        value: The value.
-        kind: The type of the entry.
-        default: Its default; serves as an example.
-    """
+    """Return the message for a value of the wrong type, with an example of a valid one."""
     default = undogmatize(default)
     if _is_local(value) and object_name(default) is not None:
         return (
@@ -371,14 +335,7 @@ def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
 
 
 def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> str:
-    """Return the message for a value that `adopt` does not take, with the ways out.
-
-    Args:
-        entry: Dotted name of the entry.
-        value: The value.
-        default: Its default.
-        may_annotate: Whether its scope can declare its type.
-    """
+    """Return the message for a value that `adopt` rejects, with the ways to fix it."""
     default, kind = undogmatize(default), infer(undogmatize(default))
     words = [each for each in (value if isinstance(value, list | tuple) else [value]) if isinstance(each, str)]
     example = default[0] if isinstance(default, list | tuple) and default else default
@@ -402,7 +359,7 @@ def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> st
 
 
 def _quoted(text: str, default: Any) -> str | None:
-    """Return a list or dict whose items lack their quotes with them; None for another text."""
+    """Return a list or dict with the missing quotes around its items; None for another text."""
     with contextlib.suppress(TypeError, ValueError, YAMLError):
         meant = load_yaml(text) if _is_unread(text, default) else None
         return json.dumps(adopt(meant, default)) if isinstance(meant, list | dict) else None
@@ -410,7 +367,7 @@ def _quoted(text: str, default: Any) -> str | None:
 
 
 def _meant(word: str, default: Any) -> Any:
-    """Return the number or bool that a word most likely stands for, such as 10000 for `10k`; None for another word."""
+    """Return the number or bool that a word most likely means, such as 10000 for `10k`; None for another word."""
     if isinstance(default, bool):
         return {**dict.fromkeys(_YES, True), **dict.fromkeys(_NO, False)}.get(word.strip().lower())
     match = re.fullmatch(r"([-+]?\d+)(?:[.,](\d+))?([kKmM]?)\s*[a-zA-Z%]*", word.strip())
@@ -428,7 +385,7 @@ def _message(entry: str, value: Any, kind: Any, hint: str) -> str:
 
 
 def _typed_text(entry: str, value: Any) -> str | None:
-    """Return a value as it was typed for an entry or its alias; None if it comes from elsewhere."""
+    """Return a value as typed for an entry or its alias; None if it comes from elsewhere."""
     last = entry.rpartition(".")[2]
     for name, text in _typed.get().items():
         if name.rpartition(".")[2] == last and repr(literal(text)) == repr(value):
@@ -437,15 +394,15 @@ def _typed_text(entry: str, value: Any) -> str | None:
 
 
 def _hint(entry: str, value: Any, kind: Any, default: Any) -> str:
-    """Return an assignment that works: of the nearest choice, or of the default."""
+    """Return a working assignment: of the nearest choice, or the default."""
     name = entry
     if isinstance(default, dict) and default:
         key, default = next(iter(default.items()))
         name = f"{entry}.{key}"
     choices = _choices(kind)
-    near = nearest(value, choices) if isinstance(value, str) else None
     example = "package.module:name" if _is_local(named(default)) else str(named(default))
-    hint = f"did you mean {name}={near}?" if near else f"write for example {name}={shlex.quote(example)}"
+    near = nearest(value, choices) if isinstance(value, str) else None
+    hint = question([f"{name}={near}"] if near else [], f"write for example {name}={shlex.quote(example)}")
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
         hint += "; in YAML write 'off' in quotes"
     return hint

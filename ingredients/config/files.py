@@ -17,13 +17,13 @@ from typing import Any
 
 from sacred import SETTINGS
 
-from configs.shipped import find_file
-from configs.yaml_text import dump_yaml, load_json, load_yaml
-from ingredients.config.entry_types import literal
-from ingredients.errors import ConfigError, MissingConfigFileError
-from observers.file.recorded_values import is_recorded_object, opaque_in, read_back
-from observers.file.sacred_form import plain
-from observers.record.atomic_file import replacing
+from sacristan.configs.shipped import find_file
+from sacristan.configs.yaml_text import dump_yaml, load_json, load_yaml
+from sacristan.ingredients.config.entry_types import literal
+from sacristan.ingredients.errors import ConfigError, MissingConfigFileError
+from sacristan.observers.file.recorded_values import is_recorded_object, opaque_in, read_back
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.atomic_file import replacing
 
 __all__ = ["guard_sacred", "keeping_opaque", "read_config_file", "write_config_file"]
 
@@ -33,18 +33,9 @@ _READERS: dict[str, Callable[[str], Any]] = {".json": load_json, ".yaml": load_y
 
 
 def read_config_file(path: str | Path) -> dict:
-    """Return the entries of a JSON or YAML file.
+    """Return the entries of a JSON or YAML file; the suffix selects the format, and an empty file has none.
 
-    Args:
-        path: The file; its suffix, .json, .yaml or .yml, decides the format. A path below `configs/` that does not
-            exist names the recipe of the lab.
-
-    Returns:
-        The entries, nested; none of an empty file.
-
-    Raises:
-        MissingConfigFileError: If there is no such file.
-        ConfigError: If it is of another kind, or it is not a mapping of entries.
+    A path below `configs/` that does not exist names a recipe of the lab.
     """
     path = find_file(path)
     if path.suffix not in _READERS:
@@ -118,15 +109,7 @@ def _check_key(key: Any, path: Path) -> None:
 
 
 def write_config_file(config: dict, path: str | Path) -> None:
-    """Write a config as JSON or YAML; the file is replaced as a whole or not at all.
-
-    Args:
-        config: Its entries, nested.
-        path: The file; its suffix, .json, .yaml or .yml, decides the format.
-
-    Raises:
-        ConfigError: If the suffix is another one, a value is none of a config, or the file cannot be written.
-    """
+    """Write a config as JSON or YAML, by the suffix; the file is replaced as a whole or not at all."""
     path = Path(path)
     if path.suffix not in _READERS:
         raise ConfigError(f"config_filename: got {str(path)!r}, expected a name ending in .yaml, .yml or .json")
@@ -146,7 +129,7 @@ def write_config_file(config: dict, path: str | Path) -> None:
 
 
 def _recorded(value: Any) -> Any:
-    """Return a value as a record has it, and passwords in URLs as they are."""
+    """Return the recorded form of a value, but keep passwords in URLs."""
     if isinstance(value, dict):
         return dict(zip(plain(dict.fromkeys(value)), map(_recorded, value.values()), strict=True))
     if isinstance(value, list | tuple):
@@ -156,7 +139,7 @@ def _recorded(value: Any) -> Any:
 
 @contextlib.contextmanager
 def keeping_opaque() -> Iterator[None]:
-    """Let `with FILE` keep recorded objects in the block, for scopes to compare with their defaults."""
+    """Keep recorded objects from `with FILE` in the block, for scopes to compare with their defaults."""
     token = _keeps_opaque.set(True)
     try:
         yield
@@ -165,7 +148,7 @@ def keeping_opaque() -> Iterator[None]:
 
 
 def guard_sacred() -> None:
-    """Make `with FILE` and `NAME=VALUE` read values through this module; calling it again changes nothing."""
+    """Make `with FILE` and `NAME=VALUE` read values through this module; further calls change nothing."""
     from sacred import arg_parser
     from sacred.config import config_files
 
@@ -183,7 +166,7 @@ def guard_sacred() -> None:
 
 
 def _value_of(text: str) -> Any:
-    """Return the value that a text of the command line stands for: a literal of Python, or the text itself."""
+    """Return the value of a command-line text: a literal with lists for tuples or, if not strict, the text."""
     return _with_lists(ast.literal_eval(text) if SETTINGS.COMMAND_LINE.STRICT_PARSING else literal(text))
 
 

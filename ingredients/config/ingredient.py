@@ -22,13 +22,13 @@ from sacred.utils import (
     optional_kwargs_decorator,
 )
 
-from configs import Map, MutableMap, freeze, to_plain
-from ingredients.config.construct import suggested
-from ingredients.config.entry_types import check_keys
-from ingredients.config.files import read_config_file
-from ingredients.config.scope import DeclaredDict, NamedDict, Scope, is_shipped
-from ingredients.errors import ConfigError, MissingEntryError
-from observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper
+from sacristan.configs import Map, MutableMap, freeze, to_plain
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.entry_types import check_keys
+from sacristan.ingredients.config.files import read_config_file
+from sacristan.ingredients.config.scope import DeclaredDict, NamedDict, Scope, is_shipped
+from sacristan.ingredients.errors import ConfigError, MissingEntryError
+from sacristan.observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper
 
 __all__ = ["ConfigHook", "Ingredient", "LabFunctions", "MapSignature", "look_once_at_sources", "make_writable"]
 
@@ -40,9 +40,7 @@ class ConfigHook:
     own ingredient's entries, or that very config, changed (`config.update(...); return config`), or None.
 
     Args:
-        function: The hook.
-        ingredient: Its ingredient, or experiment.
-        path: Dotted path of that one's entries in the whole config.
+        path: Dotted path of the ingredient's entries in the whole config.
 
     Attributes:
         changed: Dotted names of the entries that it changed when it was last called.
@@ -60,12 +58,7 @@ class ConfigHook:
         return ConfigHook(self.function, ingredient, path)
 
     def __call__(self, config: dict, command_name: str, logger: Any) -> dict | None:
-        """Return the changes to the entries of the ingredient.
-
-        Raises:
-            ConfigError: If the function returns no dict, changes the config it received and returns nothing, or changes
-                the entries of another ingredient, which would be lost.
-        """
+        """Return the changes to the entries of the ingredient."""
         self.changed = []
         received = MutableMap(config)
         returned = self.function(received, command_name, logger)
@@ -110,7 +103,7 @@ class ConfigHook:
 
 
 def _changed(before: Mapping, after: Mapping) -> list[str]:
-    """Return the dotted names of the entries of `after` that are not as they were."""
+    """Return the dotted names of the entries of `after` that have changed."""
     old = dict(iterate_flattened(before))
     return [name for name, value in iterate_flattened(after) if name not in old or not _equal(old[name], value)]
 
@@ -152,7 +145,7 @@ class MapSignature(Signature):
 
     def _missing_entry(self, name: str, options: dict) -> str:
         known = [other for other in options if not other.startswith("_")]
-        hint = suggested(name, known, "add it to the config, pass it in the call, or give a default")
+        hint = suggestion(name, known, "add it to the config, pass it in the call, or give a default")
         return f"{self.name}: got no value for the argument {name}; {hint}"
 
     def _check_void_settings(self, passed: set[str], options: dict) -> None:
@@ -172,9 +165,6 @@ def make_writable(functions: Iterable[Any]) -> None:
     """Give captured functions configs that they may change, as `SETTINGS.CONFIG.READ_ONLY_CONFIG=False` asks for.
 
     Dicts and lists that several of them share stay shared.
-
-    Args:
-        functions: The captured functions.
     """
     copies: dict[int, tuple[Any, Any]] = {}  # with the originals, whose ids stay theirs
 
@@ -208,14 +198,7 @@ class LabFunctions(sacred.Ingredient):
         return []
 
     def check(self, function: Callable[[Map], None]) -> Callable[[Map], None]:
-        """Add a check of the ingredient's settings, called before a recorded command starts.
-
-        Args:
-            function: Receives the config of the ingredient, and raises a `LabError` if it is invalid.
-
-        Returns:
-            The function, so that `check` works as a decorator.
-        """
+        """Add a check of the ingredient's settings, called before a recorded command starts."""
         self.checks.append(function)
         return function
 
@@ -225,14 +208,7 @@ class LabFunctions(sacred.Ingredient):
         return []
 
     def add_source_file(self, filename: str | Path) -> None:
-        """Record a file with the sources of the experiment; imported modules are recorded anyway.
-
-        Args:
-            filename: Path of the file, which has to be below the experiment's folder.
-
-        Raises:
-            ConfigError: If there is no such file.
-        """
+        """Record a file with the sources of the experiment; imported modules are recorded anyway."""
         path = Path(filename).absolute()
         if not path.is_file():
             raise ConfigError(f"add_source_file: got {str(filename)!r}, but there is no such file; check the path")
@@ -240,12 +216,7 @@ class LabFunctions(sacred.Ingredient):
 
     @optional_kwargs_decorator
     def capture(self, function: Callable, prefix: str | None = None) -> Callable:
-        """Turn a function into a captured function, as Sacred does, with dicts as `Map`.
-
-        Args:
-            function: The function; arguments that a call leaves out are filled in from the config.
-            prefix: Dotted path, in the config of the ingredient, of the entries it sees; None for all.
-        """
+        """Turn a function into a captured function, as Sacred does, with dicts as `Map`."""
         if function in self.captured_functions:
             return function
         captured = super().capture(function, prefix=prefix)
@@ -259,16 +230,7 @@ class LabFunctions(sacred.Ingredient):
         unobserved: bool = False,
         needs: Sequence[str] = (),
     ) -> Any:
-        """Add a command, as Sacred does.
-
-        Args:
-            function: The command; its docstring is its help.
-            prefix: As of `capture`.
-            unobserved: Whether its runs are not recorded.
-            needs: Names of other ingredients that it uses, found in `_run.ingredients`. An experiment that lacks one
-                does not offer it. A tool among them (`is_tool`) is in the config of the commands that need it, and of
-                its own alone.
-        """
+        """Add a command, as Sacred does."""
         if function is None:
             return functools.partial(self.command, prefix=prefix, unobserved=unobserved, needs=needs)
         captured = super().command(function, prefix=prefix, unobserved=unobserved)
@@ -281,51 +243,30 @@ class LabFunctions(sacred.Ingredient):
         return self.path
 
     def config(self, function: Callable) -> Scope:
-        """Add a config scope: a function whose local variables are the entries; see `ingredients.config.scope`."""
+        """Add a config scope: a function whose local variables are the entries; see `ingredients/config/scope.py`."""
         scope = Scope(function, self._config_path)
         self.configurations.append(scope)
         return scope
 
     def named_config(self, function: Callable) -> Scope:
-        """Add a named config: a config scope that is evaluated where it is asked for by its name.
-
-        Args:
-            function: The scope; its docstring is its description in `print_named_configs`.
-        """
+        """Add a named config: a config scope that is evaluated where it is asked for by its name."""
         scope = Scope(function, self._config_path, strict=False)
         self._add_named_config(function.__name__, scope)
         return scope
 
     def add_config(self, cfg_or_file: Any = None, **entries: Any) -> None:
-        """Add config entries from a dict, a JSON or YAML file, or keywords.
-
-        Args:
-            cfg_or_file: The dict, or the path of the file.
-            **entries: The entries, instead of a dict or file.
-
-        Raises:
-            ConfigError: If there are no entries, or both; or the file cannot be read.
-        """
+        """Add config entries from a dict, a JSON or YAML file, or keywords."""
         is_strict = is_shipped(sys._getframe(1).f_code.co_filename)
         plain = _entries("add_config", cfg_or_file, entries)
         self.configurations.append(DeclaredDict(plain, self._config_path, is_strict=is_strict))
 
     def add_named_config(self, name: str, cfg_or_file: Any = None, **entries: Any) -> None:
-        """Add a named config from a dict, a JSON or YAML file, or keywords.
-
-        Args:
-            name: Its name.
-            cfg_or_file: The dict, or the path of the file.
-            **entries: The entries, instead of a dict or file.
-
-        Raises:
-            ConfigError: As `add_config`.
-        """
+        """Add a named config from a dict, a JSON or YAML file, or keywords."""
         plain = _entries("add_named_config", cfg_or_file, entries)
         self._add_named_config(name, NamedDict(plain, name, self._config_path))
 
     def config_hook(self, function: Callable) -> Callable:
-        """Add a config hook, `(config, command_name, logger) -> updates`; see `ingredients.config.ingredient`."""
+        """Add a config hook, `(config, command_name, logger) -> updates`; see the module."""
         super().config_hook(function)
         self.config_hooks[-1] = ConfigHook(function, self, self._config_path)
         return function
@@ -447,7 +388,7 @@ class Ingredient(LabFunctions):
 
 @functools.cache
 def look_once_at_sources() -> None:
-    """Let Sacred look up the file of each module once, and not again for each ingredient that imports it."""
+    """Make Sacred look up each module's file once, not again for each ingredient that imports it."""
     is_local_source, real = dependencies.is_local_source, functools.lru_cache(4096)(os.path.realpath)
 
     @functools.lru_cache(4096)  # which Sacred asks twice of each, for sources and for dependencies

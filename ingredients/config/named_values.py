@@ -9,7 +9,8 @@
         max_steps = None  # so an int or None, where this named config is asked for
 
 It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say. A
-named config of a script, and a config file, may also add keys to the script's dicts (`experiments.running.strictness`).
+named config of a script, and a config file, may also add keys to the script's dicts
+(`sacristan.experiments.running.strictness`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from sacred.config.custom_containers import type_changed
 from sacred.utils import join_paths
 
-from ingredients.config.entry_types import infer, is_number
+from sacristan.ingredients.config.entry_types import infer, is_number
 
 __all__ = ["Gathered", "gathering", "kinds_of", "named_config_of", "note", "note_kind"]
 
@@ -52,7 +53,7 @@ _values: contextvars.ContextVar[Gathered | None] = contextvars.ContextVar("value
 
 @contextlib.contextmanager
 def gathering() -> Iterator[Gathered]:
-    """Remember the values that named configs set, and changed kinds, while a config is computed in the block."""
+    """Record the values that named configs set, and changed types, while a config is computed in the block."""
     gathered = Gathered()
     token = _values.set(gathered)
     try:
@@ -62,7 +63,7 @@ def gathering() -> Iterator[Gathered]:
 
 
 def note_kind(entry: str, default: Any, value: Any) -> None:
-    """Remember an entry that a setting, and no named config, gives another kind than its default's."""
+    """Record an entry whose type a setting other than a named config changed."""
     known = _values.get()
     kinds = type(default), type(value)
     is_same = type_changed(default, value) is False or all(map(is_number, kinds))
@@ -71,13 +72,9 @@ def note_kind(entry: str, default: Any, value: Any) -> None:
 
 
 def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
-    """Remember the entries that a named config sets.
+    """Record the entries that a named config sets; `owner` is the path of its ingredient, "" for the experiment.
 
-    Args:
-        config: Its name.
-        owner: Dotted path of its ingredient; empty for the experiment.
-        entries: The entries, nested.
-        path: Their dotted path in the whole config; None is `owner`.
+    `path` is where the entries are in the whole config; None means `owner`.
     """
     known = _values.get()
     if known is None:
@@ -90,23 +87,13 @@ def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None =
 
 
 def kinds_of(entry: str, owner: str) -> list[Any]:
-    """Return the types of the values that named configs set an entry to.
-
-    Args:
-        entry: Dotted name of the entry.
-        owner: Dotted path of the ingredient whose named configs count; empty for the experiment's own.
-    """
+    """Return the types of the values that named configs of `owner` ("" for the experiment) set an entry to."""
     values = [each.value for each in (_values.get() or Gathered()).get(entry, ()) if each.owner == owner]
     return [type(None) if value is None else infer(value) for value in values]
 
 
 def named_config_of(entry: str, value: Any) -> str | None:
-    """Return the name of the named config that set an entry to a value; None if none did.
-
-    Args:
-        entry: Dotted name of the entry.
-        value: The value, of the same type.
-    """
+    """Return the name of the named config that set an entry to a value; None if none did."""
     for each in reversed((_values.get() or Gathered()).get(entry, ())):
         if type(each.value) is type(value) and each.value == value:
             return each.config

@@ -2,7 +2,8 @@
 
 A scope is a function whose local variables become the entries of an ingredient's config, as in Sacred. The lab adds:
 
-* An annotation declares the type of an entry (`path: str | None = None`); see `ingredients.config.entry_types`.
+* An annotation declares the type of an entry (`path: str | None = None`); see
+  `sacristan.ingredients.config.entry_types`.
 * A comment above or after an entry documents it, at every depth of a literal dict.
 * Docstrings, and names that are imported inside the scope, are no entries.
 * Classes, functions and modules are entries; an update gives them by their dotted names.
@@ -28,15 +29,15 @@ from sacred.config.utils import dogmatize, normalize_or_die, recursive_fill_in, 
 from sacred.utils import ConfigError as SacredConfigError
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths, set_by_dotted_path
 
-from configs import to_plain
-from configs.map import is_group
-from ingredients.config.construct import suggested
-from ingredients.config.entry_types import adopt, check_items, check_keys, conform, infer, misfit, misplaced
-from ingredients.config.named_values import kinds_of, named_config_of, note, note_kind
-from ingredients.config.scope_source import ScopeSource, read_scope
-from ingredients.errors import ConfigError, UnknownEntryError
-from observers.file.recorded_values import is_form_of, opaque_in
-from observers.record.object_names import object_name
+from sacristan.configs import to_plain
+from sacristan.configs.map import is_group
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.entry_types import adopt, check_items, check_keys, conform, infer, misfit, misplaced
+from sacristan.ingredients.config.named_values import kinds_of, named_config_of, note, note_kind
+from sacristan.ingredients.config.scope_source import ScopeSource, read_scope
+from sacristan.ingredients.errors import ConfigError, UnknownEntryError
+from sacristan.observers.file.recorded_values import is_form_of, opaque_in
+from sacristan.observers.record.object_names import object_name
 
 __all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "is_shipped", "lenient"]
 
@@ -51,11 +52,7 @@ _lenient = contextvars.ContextVar("lenient", default=False)
 
 @contextlib.contextmanager
 def lenient(active: bool) -> Iterator[None]:
-    """Let values of the wrong type through in the block, as `--force` does.
-
-    Args:
-        active: Whether to do so.
-    """
+    """Accept values of the wrong type in the block, as `--force` does."""
     token = _lenient.set(active)
     try:
         yield
@@ -64,11 +61,7 @@ def lenient(active: bool) -> Iterator[None]:
 
 
 def is_shipped(file: str) -> bool:
-    """Tell whether a source file is of the lab's experiments and ingredients, whose types are strict.
-
-    Args:
-        file: Its path, as `co_filename` has it.
-    """
+    """Return whether a source file belongs to the lab, whose types are strict; `file` is a `co_filename`."""
     return os.path.realpath(file).startswith(_SHIPPED)
 
 
@@ -136,11 +129,7 @@ class _Checked(DogmaticDict):
         return value
 
     def _merged(self, name: str, update: dict, default: dict, *, is_strict: bool) -> dict:
-        """Return a dict with keys that are no texts, updated; on the command line, `name.0` is the entry of the key 0.
-
-        Raises:
-            UnknownEntryError: If the update has another key.
-        """
+        """Update a dict whose keys are not strings; on the command line, `name.0` is the entry with the key 0."""
         merged, by_text = dict(default), {str(key): key for key in default}
         for key, value in sorted(update.items(), key=lambda entry: isinstance(entry[0], str)):  # what was typed last
             known = key if key in default else by_text.get(key, _UNKNOWN)
@@ -156,11 +145,7 @@ class _Checked(DogmaticDict):
         return merged
 
     def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool, is_strict: bool) -> Any:
-        """Return a value as a type that the entry takes: its default's, or one of named configs of the same script.
-
-        Raises:
-            TypeError: If it is of none of these types.
-        """
+        """Convert a value to a type that the entry accepts: its default's, or a named config's of the same script."""
         is_entry = not (isinstance(value, dict) and isinstance(default, dict) and default)
         opaque = opaque_in(value) if is_entry else None
         is_plain = type(default) in _PLAIN or isinstance(default, Mapping)
@@ -183,7 +168,7 @@ class _Checked(DogmaticDict):
         return value
 
     def take_over(self, key: str, value: Any) -> None:
-        """Set an entry that an earlier scope has computed; updates inside it met no default here."""
+        """Set an entry that an earlier scope has computed; its updates have not been matched to a default here."""
         self[key] = value
         self._forget(key)
 
@@ -196,7 +181,7 @@ class _Checked(DogmaticDict):
             self._met.discard(key)
 
     def revelation(self) -> set[str]:
-        """Fill in the updates that met no default, and return their dotted names."""
+        """Fill in the updates that have no default, and return their dotted names."""
         unknown = set()
         for key, value in self._updates.items():
             if key not in self._met:
@@ -234,8 +219,6 @@ class NamedDict(ConfigDict):
     """A named config given as a dict or a file.
 
     Args:
-        entries: Its entries, nested.
-        name: Its name.
         path: Dotted path of its ingredient.
     """
 
@@ -256,7 +239,6 @@ class DeclaredDict(ConfigDict):
     """A config given as a dict or a file; its entries are held to the types of their values, as a scope's are.
 
     Args:
-        entries: Its entries, nested.
         path: Dotted path of its ingredient.
         is_strict: Whether the values have types, as in the lab, or kinds at most.
     """
@@ -315,11 +297,7 @@ class Scope(ConfigScope):
         self.legacy_defaults: dict[str, Any] = {}
 
     def check(self) -> None:
-        """Reject a function that is no config scope.
-
-        Raises:
-            ConfigError: If it is none.
-        """
+        """Raise `ConfigError` if the function is not a config scope."""
         if self._error is not None:
             raise self._error
 
@@ -330,15 +308,11 @@ class Scope(ConfigScope):
         return scope
 
     def document(self, **docs: str) -> None:
-        """Describe entries that are computed, and have no line of their own for a comment.
-
-        Args:
-            **docs: Descriptions by name of the entry; `__` stands for the dot of a nested one.
-        """
+        """Describe computed entries, which have no line of their own for a comment; `__` means the dot of a name."""
         self._var_docs.update({name.replace("__", "."): text for name, text in docs.items()})
 
     def legacy(self, **values: Any) -> None:
-        """Say what entries meant before they existed.
+        """Declare what entries meant before they existed; `__` is the dot of a nested name.
 
         An unfinished run or a checkpoint that was recorded without an entry counts as one with this value: a run at the
         same value resumes it, and a fork keeps all that depends on it. Entries of the lab mean their defaults unless
@@ -350,9 +324,6 @@ class Scope(ConfigScope):
                 token_dropout = 0.1
 
             config.legacy(token_dropout=0.0)
-
-        Args:
-            **values: Values by name of the entry; `__` stands for the dot of a nested one.
         """
         self._legacy.update({name.replace("__", "."): value for name, value in values.items()})
 
@@ -384,12 +355,9 @@ class Scope(ConfigScope):
         return _Checked(fixed, self._path, self._declared, is_strict=is_strict, is_scope=True)
 
     def _evaluate(self, entries: _Checked | _Noted, preset: Mapping[str, Any], fallback: Mapping[str, Any]) -> None:
-        """Run the body with `entries` for its local variables.
+        """Run the body with `entries`, which the call fills, as its local variables.
 
-        Args:
-            entries: Filled with the entries of the scope.
-            preset: Entries that earlier scopes of the ingredient have computed.
-            fallback: Configs of other ingredients, by name.
+        `preset` has the entries of the ingredient's earlier scopes, `fallback` the configs of other ingredients.
         """
         visible = {}
         for name in self.args:
@@ -421,7 +389,7 @@ class Scope(ConfigScope):
             if get_by_dotted_path(entries, name, _is_given) is _is_given:
                 raise ConfigError(
                     f"legacy of the scope {self._func.__name__}: got {join_paths(self._path, name)}, but there is no "
-                    f"such entry; {suggested(name, list(entries), 'name one that the scope sets')}"
+                    f"such entry; {suggestion(name, list(entries), 'name one that the scope sets')}"
                 )
             set_by_dotted_path(found, name, value)
         return found
@@ -445,13 +413,10 @@ def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> boo
 
 
 def completed(config: Any, mine: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> Any:
-    """Return a recorded config with the entries that it lacks, at what they meant before they existed.
+    """Return a recorded config with the entries that it lacks, set to what they meant before they existed.
 
-    Args:
-        config: The config; anything else is returned as it is.
-        mine: The config of this run.
-        legacy_defaults: Of this run. They are no defaults of a group that has an entry which this run lacks, such as
-            the options of another model.
+    Anything but a config is returned unchanged. Defaults do not apply to a group with an entry that this run lacks,
+    such as the options of another model.
     """
     if not isinstance(config, Mapping):
         return config

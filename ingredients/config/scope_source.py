@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ingredients.errors import ConfigError
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["ScopeSource", "read_scope"]
 
@@ -41,14 +41,7 @@ class ScopeSource:
 
 
 def read_scope(function: Callable) -> ScopeSource:
-    """Read the source of a config scope.
-
-    Args:
-        function: The scope.
-
-    Raises:
-        ConfigError: If it is not a function written with `def`, returns, or has arguments other than names.
-    """
+    """Read the source of a config scope; raise `ConfigError` for a lambda, a `return`, or unsupported arguments."""
     source = textwrap.dedent(inspect.getsource(function))
     tree = _parse(source)
     nodes = list(ast.walk(tree))

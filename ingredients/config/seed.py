@@ -108,13 +108,11 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def look_stream(*name: str | int) -> Iterator[None]:
-    """Let code that only looks at a training draw from the stream `look`, and put the global generators back.
+    """Draw from the stream `look` in code that only inspects a training, then restore the global generators.
 
     The stream begins at the same place each time, whatever the seed of the run, so that a model is measured with the
-    same random numbers after each epoch. Unlike `global_stream` it covers the generators of all devices.
-
-    Args:
-        name: Added to the name of the stream, such as the number of a rank.
+    same random numbers after each epoch. Unlike `global_stream` it covers the generators of all devices. `name` extends
+    the name of the stream, such as by the number of a rank.
     """
     states = global_states()
     _seed(stream_seed(0, "look", *name), states)
@@ -127,7 +125,7 @@ def look_stream(*name: str | int) -> Iterator[None]:
 def _seed(value: int, states: Mapping[str, Any]) -> None:
     """Seed the global generators whose states are in `states`.
 
-    `torch.manual_seed` would keep a note of each call, with its traceback, for devices that are never used.
+    `torch.manual_seed` would record each call, with its traceback, for devices that are never used.
     """
     import torch
 
@@ -144,10 +142,6 @@ class KeptStream:
     """A named stream that the global generators draw from in a `with`; the next `with` continues where it ended.
 
     As with `global_stream`, torch's generator is the one of the CPU.
-
-    Args:
-        seed: The seed of the run.
-        name: The stream's name, in parts.
     """
 
     def __init__(self, seed: int, *name: str | int) -> None:
@@ -188,7 +182,7 @@ def _set_cpu_states(states: tuple[Any, Any, Any]) -> None:
 
 
 def global_states() -> dict[str, Any]:
-    """Return where the global generators of python, numpy and torch (all devices) are, as tensors and plain values."""
+    """Return the states of the global generators of Python, NumPy and torch (all devices), as tensors or values."""
     import torch
 
     state = np.random.get_state(legacy=False)
@@ -207,10 +201,10 @@ def global_states() -> dict[str, Any]:
 
 
 def set_global_states(states: Mapping[str, Any]) -> None:
-    """Put the global generators where they were when `global_states` was called.
+    """Restore the global generators to the result of `global_states`.
 
-    Those of GPUs are set as far as there are as many. The state of the current GPU goes to the one that is current now,
-    as where a training continues on `cuda:0` that was on `cuda:1`.
+    GPU generators are restored as far as there are as many GPUs. The state of the then current GPU goes to the now
+    current one, as when a training on `cuda:1` continues on `cuda:0`.
     """
     import torch
 
@@ -227,13 +221,7 @@ def set_global_states(states: Mapping[str, Any]) -> None:
 
 
 def by_device(states: Mapping[str, Any], current: int, count: int) -> dict[int, Any]:
-    """Return which state each GPU gets, by its number.
-
-    Args:
-        states: What `global_states` returned, maybe on another machine.
-        current: Number of the current GPU.
-        count: Number of GPUs.
-    """
+    """Return which state of `global_states`, perhaps from another machine, each GPU gets, by its number."""
     saved = states.get("cuda", ())
     found = dict(enumerate(saved[:count]))
     was = states.get("cuda_device", current)

@@ -7,18 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ingredients.errors import MissingDependencyError
+from sacristan.ingredients.errors import MissingDependencyError
 
 __all__ = ["print_drawn", "print_table"]
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Print a table, columns of numbers aligned to the right; no line is cut if stdout is no terminal.
-
-    Args:
-        columns: Names of the columns.
-        rows: One value for each column, in each row; ints get separators of thousands.
-    """
+    """Print a table with numbers aligned to the right; lines are not truncated if stdout is not a terminal."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -47,13 +42,7 @@ def _is_number(cell: Any) -> bool:
 
 
 def print_drawn(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
-    """Draw the result of a command to a file, and print the file's path, or why there is no picture.
-
-    Args:
-        draw: Draws `found` to `path`.
-        found: The result; it is printed already, so that a picture that fails loses nothing.
-        path: The file.
-    """
+    """Draw the result of a command, already printed, to a file; print its path, or why drawing failed."""
     try:
         draw(found, path)
     except (MissingDependencyError, OSError) as error:

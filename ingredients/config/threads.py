@@ -17,7 +17,7 @@ _POLICY = "OMP_WAIT_POLICY"
 
 
 def let_threads_sleep() -> None:
-    """Ask for threads that sleep while they wait, unless the user has asked for something else, or it is too late."""
+    """Make threads sleep while they wait, unless the user has chosen otherwise or it is too late."""
     if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
         os.environ.setdefault(_POLICY, "passive")
 
@@ -28,5 +28,5 @@ def threads_sleep() -> bool:
 
 
 def is_asked_for_threads() -> bool:
-    """Return whether the environment sets a number of threads."""
+    """Return whether the environment sets the number of threads."""
     return any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import require
-from ingredients.datasets.factories import from_factory
-from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.splitting import PARTS, by_name, files_by_part
-from ingredients.datasets.streams import is_stream
-from ingredients.errors import DataError, LabError
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.datasets.factories import from_factory
+from sacristan.ingredients.datasets.samples import Source, from_arrays
+from sacristan.ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.splitting import PARTS, by_name, files_by_part
+from sacristan.ingredients.datasets.streams import is_stream
+from sacristan.ingredients.errors import DataError, LabError
 
 __all__ = ["Rows", "read_hugging_face", "read_parquet"]
 
@@ -26,15 +26,12 @@ class Rows:
 
     Args:
         table: A `datasets.Dataset` or a `pyarrow.Table`.
-        columns: The columns to read.
-        target: The target column, if there is one.
         weights: The column of sampling weights, which becomes an attribute of that name.
         is_pair: Whether items are pairs of the only column and the target.
 
     Attributes:
         targets: Values of the target column, if they are integers or text.
         classes: Names of the classes, if the table has them.
-        fingerprint: Fingerprint of the table, if it has one.
     """
 
     def __init__(
@@ -65,18 +62,7 @@ class Rows:
 
 
 def read_parquet(path: Path, settings: SourceSettings) -> Source:
-    """Read a Parquet file, or all files below a folder.
-
-    Args:
-        path: The file or folder. `train`, `val` and `test` in names are parts, see `files_by_part`.
-        settings: Columns, target and type of the inputs.
-
-    Returns:
-        A source in memory if the inputs are numeric, else a dataset of rows.
-
-    Raises:
-        DataError: If there are no files, one cannot be read, only some belong to a part, or columns are missing.
-    """
+    """Read a Parquet file, or all files below a folder; `train`, `val` and `test` in their names are parts."""
     arrow = require("pyarrow", "parquet", "data.name=parquet")
     files = files_by_part(path, "*.parquet", "Parquet")
     tables = {part: [_read_file(file) for file in group] for part, group in files.items()}
@@ -94,18 +80,10 @@ def _read_file(file: Path) -> Any:
 
 
 def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
-    """Read a data set of Hugging Face.
+    """Read a Hugging Face dataset from a folder, or `huggingface:NAME` without a path.
 
-    Args:
-        path: A folder written by `save_to_disk`, or one that `load_dataset` reads; None for `huggingface:NAME`.
-        settings: `name` may hold the name of a data set on the hub or of a builder such as `csv`; `options` are
-            further arguments of `datasets.load_dataset`.
-
-    Returns:
-        A source in memory if the inputs are numeric, else a dataset of rows, or streams.
-
-    Raises:
-        DataError: If the data set cannot be loaded, or has no training part.
+    The folder comes from `save_to_disk`, or `load_dataset` reads it. `settings.options` are arguments of
+    `datasets.load_dataset`. Numeric inputs are kept in memory; otherwise the source is a dataset of rows, or streams.
     """
     name = settings.name.partition(":")[2]
     label = f"data.name={settings.name}"

@@ -12,23 +12,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ingredients.datasets.structure import sent
+from sacristan.ingredients.datasets.structure import sent
 
 __all__ = ["augment", "shifted"]
 
 
 def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int, rotate: float) -> Tensor:
-    """Flip, shift and rotate each image of a batch at random.
+    """Flip, shift and rotate each image (B, C, H, W) of a floating-point batch at random.
 
-    Args:
-        images: (B, C, H, W), floating point.
-        generator: A CPU generator. The number of draws depends on the shape of the batch alone.
-        flip: Mirror left and right with probability 0.5.
-        crop: Pixels of zeros to pad on each side before cropping to the original size at a random place.
-        rotate: Maximum angle of the rotation, degrees either way; bilinear, zeros outside.
-
-    Returns:
-        (B, C, H, W), a new tensor if anything changed.
+    `crop` is the padding with zeros on each side, pixels, before cropping to the original size; `rotate` is the largest
+    angle, degrees either way. The CPU generator's number of draws depends on the batch's shape alone.
     """
     count = len(images)
     if flip:
@@ -43,16 +36,9 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
 
 
 def shifted(images: Tensor, offsets: Tensor, crop: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Crop each image at its own offset.
+    """Pad each image (B, C, H, W) with `crop` pixels of zeros, and crop it to `size`, by default (H, W).
 
-    Args:
-        images: (B, C, H, W).
-        offsets: Rows and columns of the top left corners in the padded images (B, 2), integers on the CPU.
-        crop: Pixels of zeros to pad on each side first.
-        size: Height and width of the result; by default (H, W).
-
-    Returns:
-        (B, C, *size).
+    `offsets` (B, 2) are rows and columns of the top left corners in the padded images, integers on the CPU.
     """
     count, (height, width) = len(images), size or images.shape[-2:]
     padded = functional.pad(images, (crop, crop, crop, crop))

@@ -10,17 +10,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches, finisher
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.loading import EpochOf, LoaderBatches, SplitDataset, StructuredSplit
-from ingredients.datasets.placement import Placement, place
-from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.sampling import SAMPLERS, make_order
-from ingredients.datasets.splitting import SPLITS, Split
-from ingredients.datasets.streaming import StreamBatches, StreamSplit
-from ingredients.datasets.transforms import make_pipeline, shape_after
-from ingredients.errors import DataError
-from ingredients.ranks.group import ALONE, Ranks
+from sacristan.ingredients.datasets.epochs import Batches, StructureBatches, TensorBatches, finisher
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.loading import EpochOf, LoaderBatches, SplitDataset, StructuredSplit
+from sacristan.ingredients.datasets.placement import Placement, place
+from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.datasets.sampling import SAMPLERS, make_order
+from sacristan.ingredients.datasets.splitting import SPLITS, Split
+from sacristan.ingredients.datasets.streaming import StreamBatches, StreamSplit
+from sacristan.ingredients.datasets.transforms import make_pipeline, shape_after
+from sacristan.ingredients.errors import DataError
+from sacristan.ingredients.ranks.group import ALONE, Ranks
 
 __all__ = ["Batches", "Data", "LoaderBatches", "StructureBatches", "TensorBatches", "make_batches"]
 
@@ -75,18 +75,7 @@ class Data:
 def make_batches(
     prepared: Prepared, config: Mapping[str, Any], seed: int, device: torch.device, ranks: Ranks = ALONE
 ) -> Data:
-    """Return prepared data as batches.
-
-    Args:
-        prepared: The data.
-        config: Config of the data ingredient.
-        seed: Seed of the experiment.
-        device: Device of the batches; data in memory are put there whole.
-        ranks: The processes that share each batch.
-
-    Raises:
-        DataError: If no training batch is left, or settings such as `augment` and `transforms` do not fit the data.
-    """
+    """Return prepared data as batches on a device; data in memory are moved there as a whole."""
     _check_sizes(config, config["epoch_samples"] or prepared.num_samples("train"), ranks)
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by)

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from ingredients.config.construct import check_options, import_object, is_dotted_path, suggested
-from ingredients.errors import DataError, LabError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
+from sacristan.ingredients.errors import DataError, LabError
 
 __all__ = ["IGNORED", "Collate", "Padded", "collate_function", "collated", "keep_lists", "pad", "stack"]
 
@@ -38,16 +39,7 @@ class Padded(NamedTuple):
 
 
 def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Collate:
-    """Return the function for `data.collate`, which makes a batch of a list of samples.
-
-    Args:
-        name: None (stack), `pad`, `list`, or `package.module:function`.
-        options: Further arguments of the function.
-
-    Raises:
-        DataError: If the name is unknown, or not that of a function.
-        ConfigError: If a dotted path leads to nothing, or the function does not take the options.
-    """
+    """Return the function for `data.collate`: None (stack), `pad`, `list`, or `package.module:function`."""
     known: dict[str | None, Collate] = {None: stack, "pad": pad, "list": keep_lists}
     if name in known:
         function = known[name]
@@ -56,7 +48,7 @@ def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Colla
         if not callable(function):
             raise DataError(f"data.collate: {name} is a {type(function).__name__}, expected a function of a list")
     else:
-        hint = suggested(str(name), ["pad", "list"], "there are: pad, list, package.module:function")
+        hint = suggestion(str(name), ["pad", "list"], "there are: pad, list, package.module:function")
         raise DataError(f"data.collate: got {name!r}, which is unknown; {hint}")
     if not options:
         return function
@@ -68,13 +60,7 @@ def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Colla
 def collated(collate: Collate, samples: list) -> Any:
     """Make a batch of samples.
 
-    Args:
-        collate: The function that makes it.
-        samples: The samples, a list.
-
-    Raises:
-        DataError: If one of the lab's functions cannot join them, such as tensors of different shapes. Errors of a
-            user's function are not changed.
+    Raises `DataError` if one of the lab's functions cannot join them; errors of a user's function pass unchanged.
     """
     try:
         return collate(samples)
@@ -91,12 +77,9 @@ def collated(collate: Collate, samples: list) -> Any:
 
 
 def stack(samples: list) -> Any:
-    """Stack samples of one structure to a batch of that structure, like torch's `default_collate`.
+    """Stack samples of the same structure and shapes to a batch of that structure, like torch's `default_collate`.
 
     Tuples stay tuples, and float64 becomes float32, the type of models.
-
-    Args:
-        samples: The samples; tensors and numbers in the same place have the same shape.
     """
     return _joined(samples, lambda parts, path: _stacked(parts))
 
@@ -105,12 +88,8 @@ def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = No
     """Pad sequences of different lengths to a batch, each field of sequences as `Padded`.
 
     Every value of one dimension or more is a sequence along its first. In samples (inputs, targets) the targets stay a
-    plain tensor; integer targets are padded with -100, which torch's losses ignore.
-
-    Args:
-        samples: The samples, all of one structure.
-        value: The padding.
-        fields: Fields to pad by key or position, nested ones joined by dots (`tokens`, `0`, `0.tokens`); None pads all.
+    plain tensor; integer targets are padded with -100, which torch's losses ignore. `fields` are keys or positions,
+    nested ones joined by dots (`tokens`, `0`, `0.tokens`); None pads all.
     """
     chosen = None if fields is None else {str(field) for field in fields}
     is_pair = isinstance(samples[0], tuple | list) and len(samples[0]) == 2
@@ -130,14 +109,7 @@ def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = No
 
 
 def keep_lists(samples: list) -> Any:
-    """Collect samples in lists, field by field.
-
-    Args:
-        samples: The samples, all of one structure.
-
-    Returns:
-        A tuple of lists for samples that are tuples, a dict of lists for dicts, else a list.
-    """
+    """Collect samples in a list, or in a tuple or dict of lists if they are tuples or dicts."""
     first = samples[0]
     if isinstance(first, Mapping):
         return {key: [sample[key] for sample in samples] for key in first}

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.datasets.splitting import SPLITS, Split
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.datasets.splitting import SPLITS, Split
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["VOCABULARY", "characters_a_byte", "make_corpus", "read_text"]
 
@@ -25,18 +25,10 @@ _PATTERN = "*.txt"
 
 
 def read_text(path: str | None) -> bytes:
-    """Read a text.
+    """Read a UTF-8 text file, or join the `*.txt` files of a folder in the order of their paths.
 
-    Args:
-        path: A file, or a folder, whose `*.txt` files are joined in the order of their paths. None reads Python's
-            language reference (`pydoc_data.topics`): half a million characters of English that every CPython has,
-            which differ slightly between versions.
-
-    Returns:
-        The text in UTF-8.
-
-    Raises:
-        DataError: If there are no files, one cannot be read, or it is not UTF-8.
+    None reads Python's language reference (`pydoc_data.topics`): half a million characters of English that every
+    CPython has, which differ slightly between versions.
     """
     if path is None:
         from pydoc_data.topics import topics
@@ -71,21 +63,10 @@ def make_corpus(
     seed: int,
     device: torch.device,
 ) -> Data:
-    """Return a text as batches of sequences (tokens, next tokens), both (B, T) int64.
+    """Return a text as batches of sequences (tokens, next tokens), both (B, T) int64; its bytes are the tokens.
 
-    The start of the text is the training part, its end the test part. Tokens of a part that do not fill a sequence are
-    dropped.
-
-    Args:
-        text: The text, its bytes are the tokens.
-        context: Tokens in a sequence, T.
-        batch_size: Sequences in a batch, B.
-        val_fraction, test_fraction: Shares of the text for validation and test.
-        seed: Seed of the order of the sequences.
-        device: Device of the batches.
-
-    Raises:
-        DataError: If a setting is out of range, or a part of the text is shorter than a sequence.
+    `context` is T. The fractions are shares of the text: its start is the training part, its end the test part. Tokens
+    of a part that do not fill a sequence are dropped.
     """
     shares = {"val_fraction": val_fraction, "test_fraction": test_fraction}
     _check_settings(context, batch_size, shares)

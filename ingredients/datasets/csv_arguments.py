@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs import to_plain
-from ingredients.config.construct import nearest
-from ingredients.errors import DataError
+from sacristan.configs import to_plain
+from sacristan.configs.nearest import nearest
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
@@ -87,11 +87,7 @@ _NOTATIONS = ((None, ","), (".", ","), (" ", ","), ("\u00a0", ","), ("'", "."), 
 
 
 def check_csv(csv: Mapping[str, Any]) -> None:
-    """Reject arguments that `read_csv` does not take, or that other settings stand for, and invalid values.
-
-    Raises:
-        DataError: If there is one; the message names the nearest argument.
-    """
+    """Reject invalid values, and arguments that `read_csv` lacks or that other settings replace."""
     for name, value in to_plain(csv).items():
         if name not in _EXPECTED:
             _refuse_name(name)
@@ -123,12 +119,7 @@ def _refuse_name(name: str) -> None:
 
 
 def read_arguments(csv: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the arguments for `read_csv`, which reads cells as text, without the marks of numbers.
-
-    Args:
-        csv: `data.csv`.
-        path: The file; the ending `.tsv` or `.tab` stands for tabs.
-    """
+    """Return the arguments for `read_csv`, which reads all cells as text; `.tsv` and `.tab` files use tabs."""
     is_tabbed = any(suffix.lower() in _TABS for suffix in path.suffixes[-2:])
     arguments = {"skipinitialspace": True, **({"sep": "\t"} if is_tabbed else {}), **to_plain(csv)}
     for name in ("decimal", "thousands"):
@@ -140,7 +131,7 @@ def read_arguments(csv: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def in_plain_notation(column: pandas.Series, csv: Mapping[str, Any]) -> pandas.Series:
-    """Return a column of text with numbers as Python writes them; those with the wrong marks are then no numbers."""
+    """Return a column with numbers in Python's notation; those in the wrong notation are then not numbers."""
     thousands, decimal = csv.get("thousands"), csv.get("decimal", ".")
     if thousands is None and decimal == ".":
         return column
@@ -149,12 +140,9 @@ def in_plain_notation(column: pandas.Series, csv: Mapping[str, Any]) -> pandas.S
 
 
 def notation_advice(column: pandas.Series, csv: Mapping[str, Any], share: float) -> str | None:
-    """Return the arguments by which a column of text holds numbers, such as `data.csv.decimal=,`.
+    """Return the arguments that make a column of text numeric, such as `data.csv.decimal=,`.
 
-    Args:
-        column: The column, as text.
-        csv: `data.csv`; what it says of numbers already is not advised.
-        share: Share of the cells that must be numbers then.
+    At least `share` of its cells must then be numbers. Arguments that `csv` sets already are not suggested.
     """
     present = column.dropna()
     if not len(present) or "thousands" in csv:
@@ -187,13 +175,7 @@ def quoted(name: str, mark: str) -> str:
 
 
 def encoding_advice(path: Path, csv: Mapping[str, Any], columns: Collection[str] = ()) -> str | None:
-    """Return the argument for a file that is compressed or in another encoding than UTF-8, by its first bytes.
-
-    Args:
-        path: The file.
-        csv: `data.csv`.
-        columns: Names of columns as they were read.
-    """
+    """Return the argument for a file that is compressed or not in UTF-8, by its first bytes."""
     with path.open("rb") as stream:
         start = stream.read(8)
     packed = next((name for magic, name in _MAGIC.items() if start.startswith(magic)), None)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingredients.config.construct import listed
-from ingredients.datasets.csv_arguments import (
+from sacristan.configs.map import abbreviated
+from sacristan.ingredients.datasets.csv_arguments import (
     encoding_advice,
     in_plain_notation,
     notation_advice,
@@ -22,7 +22,7 @@ from ingredients.datasets.csv_arguments import (
     read_arguments,
     separator_in,
 )
-from ingredients.errors import DataError
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
@@ -44,18 +44,9 @@ _SHOWN = 5
 
 
 def read_cells(path: Path, na_values: Collection[str] = (), csv: Mapping[str, Any] = {}) -> pandas.DataFrame:
-    """Read a CSV file with a header as text.
+    """Read a CSV file with a header as text, with NaN for missing values and for `na_values`.
 
-    Args:
-        path: The file.
-        na_values: Texts that mean a missing value, besides an empty cell.
-        csv: Arguments of `pandas.read_csv`, see `check_csv`.
-
-    Returns:
-        A frame of str with NaN for missing values; the names of its columns are str.
-
-    Raises:
-        DataError: If the file cannot be read or has no header; the message names the argument that it seems to need.
+    Column names are str. The error for an unreadable file names the argument that it seems to need.
     """
     options = {"dtype": str, "keep_default_na": False, "na_values": ["", *na_values], **read_arguments(csv, path)}
     try:
@@ -101,14 +92,7 @@ def _read(path: Path, options: Mapping[str, Any], csv: Mapping[str, Any]) -> pan
 
 
 def _advice(path: Path, options: Mapping[str, Any], csv: Mapping[str, Any], problem: str = "") -> str:
-    """Return what to write for a file that is separated in another way, to append to a message; "" if unknown.
-
-    Args:
-        path: The file.
-        options: Arguments that it was read with.
-        csv: Those that the user gave.
-        problem: Message of pandas.
-    """
+    """Return advice about another separator, to append to a message; "" if there is none."""
     import pandas
 
     longer = re.search(r"Expected 1 fields in line (\d+), saw", problem)
@@ -126,27 +110,18 @@ def _advice(path: Path, options: Mapping[str, Any], csv: Mapping[str, Any], prob
 
 
 def _require_header(first: pandas.DataFrame, path: Path, csv: Mapping[str, Any]) -> None:
-    """Reject a file whose first row holds numbers; 0, 1, 2, ... are names that pandas gives to columns."""
+    """Reject a file whose first row holds numbers; pandas names columns 0, 1, 2, ..."""
     row = first.iloc[0]
     is_numbered = row.tolist() == [str(number) for number in range(len(row))]
     if row.notna().all() and not is_numbered and as_numbers(row, csv) is not None:
         raise DataError(
-            f"data.path: the first row of {path} holds only numbers ({listed(row, _SHOWN)}), expected the names of the "
-            "columns; add a header, or write data.csv.header=None, which calls the columns 0, 1, 2, ..."
+            f"data.path: the first row of {path} holds only numbers ({abbreviated(row, _SHOWN)}), expected the names "
+            "of the columns; add a header, or write data.csv.header=None, which calls the columns 0, 1, 2, ..."
         )
 
 
 def typed(cells: pandas.DataFrame, as_text: Collection[str] = (), csv: Mapping[str, Any] = {}) -> pandas.DataFrame:
-    """Convert columns of numbers, and of True and False, to these types.
-
-    Args:
-        cells: A frame of text, see `read_cells`.
-        as_text: Columns to leave as text.
-        csv: Arguments of `read_csv` that say how numbers are written: `decimal` and `thousands`.
-
-    Returns:
-        The frame with numeric columns converted; a column with any other text stays text.
-    """
+    """Convert columns of a text frame that hold only numbers, or True and False, to these types."""
     numbers = {name: as_numbers(cells[name], csv) for name in cells.columns if name not in as_text}
     return cells.assign(**{name: column for name, column in numbers.items() if column is not None})
 
@@ -167,17 +142,7 @@ def as_numbers(column: pandas.Series, csv: Mapping[str, Any] = {}) -> pandas.Ser
 
 
 def refuse_notation(column: pandas.Series, setting: str, csv: Mapping[str, Any], remedy: str) -> None:
-    """Reject a column of text that holds numbers with other marks, such as decimal commas.
-
-    Args:
-        column: The column, as text.
-        setting: The setting that reads the column, for the message.
-        csv: Arguments of `read_csv`.
-        remedy: What to write if it is text, for the message.
-
-    Raises:
-        DataError: If at least 90 % of the column are such numbers.
-    """
+    """Reject a column of text if 90 % of it are numbers in another notation, such as decimal commas."""
     hint = notation_advice(column, csv, _MOSTLY)
     if hint is not None:
         marked = column[column.str.contains(r"[^\d.eE+-]", na=False)].iloc[0]
@@ -188,17 +153,7 @@ def refuse_notation(column: pandas.Series, setting: str, csv: Mapping[str, Any],
 
 
 def refuse_strays(column: pandas.Series, setting: str, remedy: str, csv: Mapping[str, Any] = {}) -> None:
-    """Reject a column of text that holds almost only numbers.
-
-    Args:
-        column: The column, as text.
-        setting: The setting that reads the column, for the message.
-        remedy: Another way to mend it, for the message.
-        csv: Arguments of `read_csv`.
-
-    Raises:
-        DataError: If at least 90 % of the column are numbers, and more than 20 distinct ones.
-    """
+    """Reject a column of text if 90 % of it are numbers, and more than 20 distinct ones."""
     import pandas
 
     present = column.dropna()
@@ -207,7 +162,7 @@ def refuse_strays(column: pandas.Series, setting: str, remedy: str, csv: Mapping
     if not _MOSTLY * len(present) <= count < len(present) or present[is_number].nunique() <= MANY:
         return
     strays = present[~is_number].value_counts().index
-    shown = listed(map(repr, strays), _SHOWN)
+    shown = abbreviated(map(repr, strays), _SHOWN)
     values = ", ".join(f'"{value}"' for value in strays[:_SHOWN])
     raise DataError(
         f"{setting}: the column {column.name} holds numbers in {count:,} rows, and {shown} in "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingredients.datasets.csv_cells import (
+from sacristan.ingredients.datasets.csv_cells import (
     GAPS_OF_PANDAS,
     MANY,
     as_numbers,
@@ -20,17 +20,17 @@ from ingredients.datasets.csv_cells import (
     refuse_strays,
     typed,
 )
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_checks import as_list, refuse_column
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.table_columns import TableColumns
-from ingredients.datasets.targets import class_name
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_checks import as_list, refuse_column
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.table_columns import TableColumns
+from sacristan.ingredients.datasets.targets import class_name
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
 
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["read_csv", "read_targets"]
 
@@ -41,18 +41,10 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 
 def read_csv(path: Path, settings: SourceSettings) -> Source:
-    """Read a CSV file with a header.
+    """Read a CSV file with a header into memory, with the `TableColumns` that encoded its columns.
 
-    Args:
-        path: The file.
-        settings: Columns, targets and encoding. A trained model's columns are put into its order and encoded as in
-            training. Without `needs_targets`, targets and weights may be missing.
-
-    Returns:
-        A source in memory, with the names of its columns and the `TableColumns` that encoded them.
-
-    Raises:
-        DataError: If the file is not a table of numbers and categories, or lacks columns.
+    A trained model's columns are put in its order and encoded as in training. Without `needs_targets`, targets and
+    weights may be missing.
     """
     cells = _without_index(read_cells(path, _na_values(settings), settings.csv), settings.trained, path)
     frame = typed(cells, _text_columns(settings), settings.csv)
@@ -193,7 +185,7 @@ def _chosen(frame: pandas.DataFrame, columns: list[str] | None, targets: set[str
 
 
 def _fitted(inputs: pandas.DataFrame, settings: SourceSettings, path: Path) -> TableColumns:
-    """Return the encoding of a table that no trained model prescribes."""
+    """Return the encoding of a table, unless a trained model defines it."""
     where, as_text = f"data.path={path}", _text_columns(settings)
     for name in inputs.columns:
         if inputs[name].dtype.kind not in "biuf" and name not in as_text:
@@ -245,19 +237,9 @@ def _labels(cells: pandas.Series, classes: Sequence[str], path: Path, *, needs_t
 
 
 def read_targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
-    """Return the target columns of a table as an array.
+    """Return the target columns of a table as (rows,) for one column, else (rows, columns).
 
-    Args:
-        frame: The table, its columns typed.
-        names: The target columns.
-        path: The file, for messages.
-        needs_targets: Whether every row must have its targets.
-
-    Returns:
-        (rows,) for one column, else (rows, columns): numbers, text, or objects if text is missing in some rows.
-
-    Raises:
-        DataError: If required targets are missing, or a column of text holds almost only numbers.
+    The values are numbers, text, or objects if text is missing in some rows.
     """
     for name in names:
         if frame[name].dtype.kind not in "biuf":

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ingredients.datasets.split_rules import Fold, Rule
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.split_rules import Fold, Rule
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Cutter"]
 
@@ -77,7 +77,7 @@ class Cutter:
 
 
 def _edges(codes: np.ndarray) -> np.ndarray:
-    """Return the positions among sorted codes where the next code begins."""
+    """Return the positions in sorted codes where the next code starts."""
     return np.cumsum(np.unique(codes, return_counts=True)[1])[:-1]
 
 
@@ -97,20 +97,13 @@ def _draw(free: np.ndarray, labels: np.ndarray | None, share: float, rng: np.ran
 def _dealt(
     codes: np.ndarray, labels: np.ndarray, shares: Sequence[float], rng: np.random.Generator, num_first: int = 1
 ) -> np.ndarray:
-    """Deal groups to bins, so that every bin gets about its share of the samples, and of every class.
+    """Assign groups to bins so that every bin gets about its share of the samples, and of every class.
 
-    Each group goes to the bin that lacks its samples most. Of several random orders of the groups, the best counts.
-    All is done in integers, so that every machine deals alike.
+    `codes` and `labels` are the group and class of each sample, and the result is its bin, all (samples,). The first
+    bin gets at least `num_first` groups, the others at least one.
 
-    Args:
-        codes: Group of each sample (samples,).
-        labels: Class of each sample (samples,).
-        shares: Share of each bin.
-        rng: Generator of the orders.
-        num_first: Groups that the first bin gets at least; the others get at least one.
-
-    Returns:
-        The bin of each sample (samples,).
+    Each group goes to the bin that lacks its samples most. Of several random orders of the groups, the best counts. All
+    arithmetic is on integers, so every machine gets the same bins.
     """
     groups, codes = np.unique(codes, return_inverse=True)
     classes, labels = np.unique(labels, return_inverse=True)

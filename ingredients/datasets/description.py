@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from configs.shipped import find_file
-from ingredients.config.construct import listed, require
-from ingredients.datasets.csv_cells import read_cells, typed
-from ingredients.datasets.files import load_arrays, read_idx_array
-from ingredients.datasets.image_folder import image_files
-from ingredients.datasets.items import Sequences
-from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.splitting import SPLITS
-from ingredients.datasets.streams import Streams
+from sacristan.configs.map import abbreviated
+from sacristan.configs.shipped import find_file
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.datasets.csv_cells import read_cells, typed
+from sacristan.ingredients.datasets.files import load_arrays, read_idx_array
+from sacristan.ingredients.datasets.image_folder import image_files
+from sacristan.ingredients.datasets.items import Sequences
+from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.datasets.splitting import SPLITS
+from sacristan.ingredients.datasets.streams import Streams
 
 if TYPE_CHECKING:
     import pandas
@@ -33,13 +34,9 @@ _MAX_COUNTED = 1_000_000
 def describe(prepared: Prepared) -> dict[str, Any]:
     """Describe prepared data, for `data.stats`.
 
-    Args:
-        prepared: The data.
-
-    Returns:
-        `task`, `classes`, `input_shape`, `dtype`, `fingerprint`, and for each split in `splits` the `count` of samples,
-        `classes` (counts) or `targets` (lowest and highest), and `mean`, `std` and number of `missing` values of the
-        inputs as trained on; NaN for samples of any structure and for texts.
+    The keys are `task`, `classes`, `input_shape`, `dtype`, `fingerprint`, and `splits`: the `count` of samples,
+    `classes` (counts) or `targets` (lowest and highest), and `mean`, `std` and number of `missing` values of the inputs
+    as trained on; NaN for structured samples and texts.
     """
     by = prepared.preparation
     if isinstance(prepared.inputs, Streams):
@@ -86,19 +83,9 @@ def _describe_inputs(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
 
 
 def survey(name: str, path: str, csv: Mapping[str, Any] = {}) -> list[list[Any]] | None:
-    """Describe a file, or the files in a folder, without preparing the data.
+    """Describe a file, or the files in a folder, without preparing the data, as the rows of a table and its header.
 
-    Args:
-        name: The kind of data, such as `csv`.
-        path: The file or folder.
-        csv: Arguments of `pandas.read_csv`.
-
-    Returns:
-        Rows of a table, the first one its header: for the columns of a csv, the arrays of npz and idx files, or the
-        folders of images. None for other kinds.
-
-    Raises:
-        DataError: If a file cannot be read.
+    The rows are the columns of a csv, the arrays of npz and idx files, or the folders of images; None for other kinds.
     """
     where = find_file(Path(path).expanduser())
     if name == "image_folder" and where.is_dir():
@@ -121,7 +108,7 @@ def _of_column(column: pandas.Series) -> list[Any]:
     kind = {"b": "bools", "i": "integers", "u": "integers", "f": "numbers"}.get(column.dtype.kind, "text")
     present = column.dropna()
     if kind == "text":
-        shown = listed(present.astype(str).value_counts().index, 3)
+        shown = abbreviated(present.astype(str).value_counts().index, 3)
     else:
         shown = _range(present.to_numpy())
     return [column.name, kind, len(present), len(column) - len(present), int(present.nunique()), shown]
@@ -155,4 +142,4 @@ def _of_folders(top: Path) -> Iterator[list[Any]]:
                     sizes["x".join(map(str, opened.size))] += 1
             except (OSError, image.DecompressionBombError):
                 sizes["unreadable"] += 1
-        yield [folder, len(files), listed((f"{size} ({count})" for size, count in sizes.most_common()), 3)]
+        yield [folder, len(files), abbreviated((f"{size} ({count})" for size, count in sizes.most_common()), 3)]

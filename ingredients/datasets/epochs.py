@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingredients.config.seed import stream_seed
-from ingredients.datasets.augmentation import augment
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.sampling import Order, shuffled
-from ingredients.datasets.structure import map_tensors, num_samples, sent
-from ingredients.ranks.group import ALONE, Ranks
+from sacristan.ingredients.config.seed import stream_seed
+from sacristan.ingredients.datasets.augmentation import augment
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.sampling import Order, shuffled
+from sacristan.ingredients.datasets.structure import map_tensors, num_samples, sent
+from sacristan.ingredients.ranks.group import ALONE, Ranks
 
 __all__ = ["Batches", "Finish", "StructureBatches", "TensorBatches", "finisher"]
 
@@ -187,13 +187,7 @@ class TensorBatches(Batches):
 
 
 class StructureBatches(Batches):
-    """Batches sliced from a structure of tensors on the device, such as a dict of several inputs.
-
-    Args:
-        samples: The structure; every tensor has one row per sample.
-        batch_size: Samples in a batch.
-        **options: Options of `Batches`.
-    """
+    """Batches sliced from a structure of tensors on the device with one row per sample, such as several inputs."""
 
     def __init__(self, samples: Any, batch_size: int, **options: Any) -> None:
         super().__init__(num_samples(samples), batch_size, **options)
@@ -214,12 +208,6 @@ def finisher(by: Preparation, inputs: torch.dtype, targets: torch.dtype, device:
 
     Bytes become normalised float32, those of images after scaling to 0 to 1; int16 labels become int64. The operations
     are those of `preparation`, in the same order, so the results have the same bits.
-
-    Args:
-        by: Preparation of the data.
-        inputs: Type of the inputs.
-        targets: Type of the targets.
-        device: Device of the batches.
     """
     is_bytes, is_short = inputs == torch.uint8, targets == torch.int16
     if not is_bytes and not is_short:

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import build, import_object, nearest, require
-from ingredients.config.seed import global_stream
-from ingredients.datasets.items import joined
-from ingredients.datasets.moments import Rounding
-from ingredients.datasets.samples import Source, as_samples, from_arrays
-from ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
-from ingredients.datasets.streams import is_stream, streams_of
-from ingredients.datasets.structured import (
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, import_object, require
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.datasets.items import joined
+from sacristan.ingredients.datasets.moments import Rounding
+from sacristan.ingredients.datasets.samples import Source, as_samples, from_arrays
+from sacristan.ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
+from sacristan.ingredients.datasets.streams import is_stream, streams_of
+from sacristan.ingredients.datasets.structured import (
     ArrayStructure,
     array_structure,
     attribute_of,
@@ -27,7 +28,7 @@ from ingredients.datasets.structured import (
     structured_source,
     weights_of,
 )
-from ingredients.errors import DataError
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Items", "from_code", "from_factory", "from_torchvision"]
 
@@ -35,21 +36,12 @@ Collate = Callable[[list], Any]
 
 
 def from_torchvision(name: str, settings: SourceSettings) -> Source:
-    """Return a data set of torchvision, its training and its test part.
-
-    Args:
-        name: A class of `torchvision.datasets`.
-        settings: `path` is the folder that the class reads, by default `my_data`; `options` are its other arguments.
-
-    Raises:
-        DataError: If there is no such class, or it rejects its arguments.
-    """
+    """Return a torchvision dataset, its training and test parts; `path` is its folder, by default `my_data`."""
     where = f"data.name=torchvision:{name}"
     datasets = require("torchvision.datasets", "torchvision", where)
     if not hasattr(datasets, name):
-        near = nearest(name, list(datasets.__all__))
-        hint = f"; did you mean torchvision:{near}?" if near else ""
-        raise DataError(f"data.name: torchvision has no data set {name!r}{hint}")
+        hint = suggestion(name, datasets.__all__, "", "torchvision:{}".format)
+        raise DataError(f"data.name: torchvision has no data set {name!r}{hint and f'; {hint}'}")
     cls, root = getattr(datasets, name), settings.path or "my_data"
     parts = {
         code: build(cls, settings.options, "data.options", DataError, root=root, train=code == TRAIN)
@@ -63,16 +55,7 @@ def from_torchvision(name: str, settings: SourceSettings) -> Source:
 
 
 def from_code(name: str, settings: SourceSettings) -> Source:
-    """Return the data of a user's factory, which draws random numbers from the stream `factory`.
-
-    Args:
-        name: `package.module:factory`.
-        settings: Settings of the data ingredient; `options` are the arguments of the factory.
-
-    Raises:
-        DataError: If the factory fails, or returns something else than data.
-        ConfigError: If there is no such factory, or it does not take the options.
-    """
+    """Return the data of a user's factory `package.module:factory`, which draws from the random stream `factory`."""
     with global_stream(settings.seed, "factory"):
         made = build(import_object(name, "data.name"), settings.options, "data.options", DataError)
     return from_factory(made, f"data.name={name}", **settings.for_items)
@@ -82,8 +65,6 @@ class Items:
     """A user's map-style dataset with items converted to (array of `dtype`, target).
 
     Args:
-        dataset: The dataset, of pairs (input, target).
-        where: The setting that names it, for messages.
         dtype: Type of the inputs: `int64` for integers, or `float32`: large integers and 64-bit floats are float64
             until they are normalised.
 
@@ -137,23 +118,12 @@ def from_factory(
     weights: str | None = None,
     split_column: str | None = None,
 ) -> Source:
-    """Return the result of a factory as a source.
+    """Return the result of a factory as a source: arrays, datasets or streams, or a dict of them by part.
 
     Arrays, and datasets of pairs (numbers, target), become inputs and targets. Everything else becomes samples of any
-    structure, and so do these if there is a collate function or the task is `custom`.
-
-    Args:
-        made: Arrays, datasets or streams, or a dict of these for train, val and test.
-        where: The setting that names the factory, for messages.
-        dtype: Type of the inputs: `float32`, or `int64` for integers.
-        task: `data.task`.
-        target: Key of the label in samples that are dicts.
-        collate: Function that makes a batch of samples.
-        weights: Key of the weight in samples that are dicts, or an attribute of the dataset with all weights.
-        split_column: The same for the groups or times to split by.
-
-    Raises:
-        DataError: If the result is none of these.
+    structure, and so do these if there is a collate function or the task is `custom`. `target`, `weights` and
+    `split_column` are keys of samples that are dicts; the last two may also be attributes of the dataset with all
+    values.
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ingredients.datasets.samples import Source, from_arrays
-from ingredients.datasets.source_checks import reading
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.splitting import PARTS, TEST, TRAIN
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.samples import Source, from_arrays
+from sacristan.ingredients.datasets.source_checks import reading
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.splitting import PARTS, TEST, TRAIN
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["load_arrays", "read_idx", "read_idx_array", "read_npz"]
 
@@ -27,16 +27,8 @@ _ARRAYS = (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("
 def read_npz(path: Path, settings: SourceSettings) -> Source:
     """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
 
-    Args:
-        path: The file.
-        settings: `weights` names an array of sampling weights (samples,), of the training part if there are parts.
-            Without `needs_targets`, `x` or `x_test` may stand alone.
-
-    Returns:
-        A source in memory, split already if the arrays are.
-
-    Raises:
-        DataError: If the file cannot be read, lacks such arrays, or the weights do not fit.
+    `settings.weights` names an array of sampling weights (samples,), of the training part if there are parts. Without
+    `needs_targets`, `x` or `x_test` may stand alone.
     """
     arrays = load_arrays(path)
     source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
@@ -92,30 +84,16 @@ def _parts_of(arrays: dict[str, np.ndarray], inputs: str, targets: str, *, needs
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an npz file by name; nothing in the file is executed.
-
-    Args:
-        path: The file.
-
-    Raises:
-        DataError: If the file cannot be read, or holds pickled objects.
-    """
+    """Return the arrays of an npz file by name, without executing code."""
     with reading(path, ".npz", Exception), np.load(path, allow_pickle=False) as archive:
         return {key: archive[key] for key in archive.files}
 
 
 def read_idx(path: Path, settings: SourceSettings) -> Source:
-    """Read images and labels in MNIST's format: http://yann.lecun.com/exdb/mnist (format of the IDX files).
+    """Read images (samples, 1, height, width) and labels in MNIST's IDX format: http://yann.lecun.com/exdb/mnist.
 
-    Args:
-        path: A folder with files such as `train-images-idx3-ubyte`, gzipped or not, or one of its files.
-        settings: Type of the inputs, and whether labels are required.
-
-    Returns:
-        A source in memory, with images (samples, 1, height, width), split already if the file names say so.
-
-    Raises:
-        DataError: If there are no such files, one is damaged, or labels are missing.
+    `path` is a folder with files such as `train-images-idx3-ubyte`, gzipped or not, or one of its files. The file names
+    may define the parts.
     """
     folder = path if path.is_dir() else path.parent
     parts = []
@@ -144,14 +122,7 @@ _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 
 def read_idx_array(path: Path) -> np.ndarray:
-    """Return the array of one IDX file.
-
-    Args:
-        path: The file, gzipped if it ends in `.gz`.
-
-    Raises:
-        DataError: If the file cannot be read, is not in the IDX format, or has another size than its header says.
-    """
+    """Return the array of one IDX file."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

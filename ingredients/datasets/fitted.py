@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import listed
-from ingredients.datasets.splitting import Split
-from ingredients.datasets.table_columns import TableColumns
-from ingredients.datasets.vocabulary import Vocabulary
-from ingredients.errors import DataError
+from sacristan.configs.map import abbreviated
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.datasets.table_columns import TableColumns
+from sacristan.ingredients.datasets.vocabulary import Vocabulary
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Preparation", "scaled"]
 
@@ -89,11 +89,7 @@ class Preparation:
     def from_state(cls, state: Mapping[str, Any]) -> Preparation:
         """Return the preparation that `state_dict` described.
 
-        Args:
-            state: The result of `state_dict`, also of another version of the lab; unknown entries are ignored.
-
-        Raises:
-            TypeError: If an entry is missing.
+        A state of another version may have unknown entries, which are ignored; `TypeError` if one is missing.
         """
         known = {field.name for field in dataclasses.fields(cls)}
         entries = {name: value for name, value in state.items() if name in known}
@@ -107,20 +103,11 @@ class Preparation:
         return cls(**entries | arrays | parts)
 
     def column_order(self, columns: Sequence[str], where: str, *, of_table: bool = False) -> list[int]:
-        """Return the positions of the model's features among the columns of other inputs.
-
-        Args:
-            columns: Names of the columns of the other inputs.
-            where: The setting that names those inputs, for the message.
-            of_table: Whether they are columns of a table whose categories are not encoded yet.
-
-        Raises:
-            DataError: If columns are missing or unknown.
-        """
+        """Return the positions of the model's features among the columns of other inputs."""
         known = self.table.columns if of_table and self.table is not None else self.features or ()
         missing = [name for name in known if name not in columns]
         kinds = {"missing": missing, "unknown": [name for name in columns if name not in known]}
-        faults = [f"{kind}: {listed(names)}" for kind, names in kinds.items() if names]
+        faults = [f"{kind}: {abbreviated(names)}" for kind, names in kinds.items() if names]
         if faults:
             raise DataError(
                 f"{where}: the columns are not those that the checkpoint was trained on; {'; '.join(faults)}; rename, "
@@ -129,15 +116,7 @@ class Preparation:
         return list(map(list(columns).index, known))
 
     def check_shape(self, shape: Sequence[int], where: str) -> None:
-        """Reject inputs of another shape than those that the model was trained on.
-
-        Args:
-            shape: Shape of one input.
-            where: The setting that names the inputs, for the message.
-
-        Raises:
-            DataError: If the shapes differ.
-        """
+        """Reject inputs whose shape differs from those the model was trained on."""
         if tuple(shape) == self.input_shape:
             return
         hint = ""

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.record.atomic_file import replacing
+from sacristan.observers.record.atomic_file import replacing
 
 __all__ = ["ImageCache", "ImageFacts"]
 
@@ -53,11 +53,7 @@ class ImageFacts:
 
 
 class ImageCache:
-    """Facts about the images of one folder, kept between processes.
-
-    Args:
-        root: The folder of images.
-    """
+    """Facts about the images of one folder, kept between processes."""
 
     def __init__(self, root: Path) -> None:
         self._folder = _default_folder()
@@ -69,15 +65,7 @@ class ImageCache:
         self._is_changed = False
 
     def known(self, name: str, file: Path) -> ImageFacts | None:
-        """Return the facts about an image; None if it is new or has changed.
-
-        Args:
-            name: Path of the image below the root.
-            file: The image.
-
-        Raises:
-            OSError: If the image does not exist.
-        """
+        """Return the cached facts about an image, by its path below the root; None if it is new or has changed."""
         status = file.stat()
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns]
         self._stamps[name] = stamp
@@ -93,12 +81,7 @@ class ImageCache:
         return facts
 
     def add(self, name: str, facts: ImageFacts) -> None:
-        """Add facts about an image that `known` did not have.
-
-        Args:
-            name: Path of the image below the root.
-            facts: The facts.
-        """
+        """Add facts about an image that the cache lacked. `name` is its path below the root."""
         self._facts[name] = facts
         self._is_changed = True
 

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ingredients.config.construct import require
-from ingredients.datasets.image_cache import ImageCache, ImageFacts
-from ingredients.datasets.moments import Moments, moments_of
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_checks import reading
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.split_rules import values_in_names
-from ingredients.datasets.splitting import PARTS
-from ingredients.errors import DataError
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.datasets.image_cache import ImageCache, ImageFacts
+from sacristan.ingredients.datasets.moments import Moments, moments_of
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_checks import reading
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.split_rules import values_in_names
+from sacristan.ingredients.datasets.splitting import PARTS
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -45,18 +45,9 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_image_folder(path: Path, settings: SourceSettings) -> Source:
-    """Read a folder with one folder of images per class; see `ImageFolder`.
+    """Read a folder with one folder of images per class; see `ImageFolder`. Images are decoded on demand.
 
-    Args:
-        path: The folder.
-        settings: `image_size`, by default that of training. A trained model also determines whether images are read in
-            grey, and without `needs_targets` accepts images without classes.
-
-    Returns:
-        A dataset that decodes images when asked for.
-
-    Raises:
-        DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
+    A trained model determines size and channels, and without `needs_targets` images need no class.
     """
     if not path.is_dir():
         raise DataError(f"data.path: {path} is a file, expected a folder with one folder of images per class")
@@ -83,7 +74,6 @@ class ImageFolder:
     Items are (image, label): float32 (channels, height, width) from 0 to 1, and an int, -1 without classes.
 
     Args:
-        root: The folder.
         image_size: Height and width to resize images to, pixels; None keeps their size.
         channels: 1 for grey, 3 for colour; None reads in grey if all images are grey.
         known_classes: If given, images need no class: they have none if some lie outside of folders, or no folder is
@@ -96,9 +86,6 @@ class ImageFolder:
         targets: Labels (images,); None without classes.
         part: Code of each image's part; None without folders for parts.
         are_bytes: Whether all images have at most 8 bits a channel, so that `bytes_at` can be called.
-
-    Raises:
-        DataError: If there are no images, one cannot be read, or they differ in size and are not resized.
     """
 
     def __init__(
@@ -166,11 +153,7 @@ class ImageFolder:
         return total.hexdigest()
 
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
-        """Yield the moments of decoded images, see `moments_of`; threads read those that are not cached.
-
-        Args:
-            indices: Indices of the images.
-        """
+        """Yield the moments of decoded images, see `moments_of`; threads read those that are not cached."""
         key = f"{'grey' if self._grey else 'colour'} {self.image_size}"
         places = [int(index) for index in indices]
         if new := [place for place in places if key not in self._facts[place].moments]:
@@ -239,11 +222,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _opened(content: Path | io.BytesIO, file: Path | None = None) -> Image.Image:
-    """Open an image without reading its pixels.
-
-    Raises:
-        DataError: If it is not an image, or so large that PIL suspects an attack; the message names `file`.
-    """
+    """Open an image without reading its pixels; errors, also of an image that is too large for PIL, name `file`."""
     from PIL import Image
 
     with reading(file or content, "an image", OSError, Image.DecompressionBombError):

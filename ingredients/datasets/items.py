@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ingredients.datasets.moments import Moments
+from sacristan.ingredients.datasets.moments import Moments
 
 __all__ = ["ByteImages", "Joined", "Sequences", "Subset", "joined", "subset"]
 
@@ -87,14 +87,9 @@ class _ByteSubset(Subset):
 
 
 def subset(dataset: Any, indices: np.ndarray) -> Any:
-    """Return the items of a dataset at some indices.
+    """Return the items of a map-style dataset at some indices, by its `rows_at(indices)` if it has one.
 
-    Args:
-        dataset: A map-style dataset. Its method `rows_at(indices)` is used if it has one.
-        indices: Integer array (items,).
-
-    Returns:
-        A dataset with the same abilities, such as `ByteImages`.
+    The result has the same abilities, such as `ByteImages`.
     """
     if hasattr(dataset, "rows_at"):
         return dataset.rows_at(indices)

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Sampler
 
-from ingredients.config.seed import global_stream, stream_seed
-from ingredients.datasets.collating import Collate, collated, stack
-from ingredients.datasets.epochs import Batches, finisher
-from ingredients.datasets.factories import Items
-from ingredients.datasets.items import ByteImages, Joined, Sequences, Subset
-from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.structure import tensors_of, to_device
-from ingredients.errors import LabError
-from ingredients.ranks.group import Ranks, current
+from sacristan.ingredients.config.seed import global_stream, stream_seed
+from sacristan.ingredients.datasets.collating import Collate, collated, stack
+from sacristan.ingredients.datasets.epochs import Batches, finisher
+from sacristan.ingredients.datasets.factories import Items
+from sacristan.ingredients.datasets.items import ByteImages, Joined, Sequences, Subset
+from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.datasets.structure import tensors_of, to_device
+from sacristan.ingredients.errors import LabError
+from sacristan.ingredients.ranks.group import Ranks, current
 
 __all__ = ["EpochOf", "Key", "LoaderBatches", "SplitDataset", "StructuredSplit"]
 
@@ -110,7 +110,7 @@ def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]], rank
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a worker survive Ctrl-C, and a scheduler's signal to all processes, until the trainer stops it.
+    """Let a worker ignore Ctrl-C and signals to all processes, until the trainer stops it.
 
     The loader itself ends a hanging worker with SIGTERM. As `torchrun` and schedulers send SIGTERM to all processes,
     workers of ranks obey only their parent's.
@@ -154,7 +154,7 @@ class _Reading(Dataset):
 
 
 def _read_or_error(reader: Any, key: Key) -> Any:
-    """Return a batch, or the error of reading it: raised in a worker, it would arrive with the worker's traceback."""
+    """Return a batch, or the error of reading it: raised in a worker, it would carry the worker's traceback."""
     try:
         return reader.read(key)
     except LabError as error:
@@ -173,10 +173,9 @@ class _ItemByItem:
 
 
 class EpochOf:
-    """The epoch that map-style datasets with a method `set_epoch` were told last; all splits of the data share it.
+    """The epoch last passed to map-style datasets with a method `set_epoch`; all splits of the data share it.
 
     Args:
-        dataset: The dataset of all samples.
         seed: Seed of the stream `set_epoch`, which a dataset may draw from, equally in each process.
     """
 
@@ -186,7 +185,7 @@ class EpochOf:
         self._epoch: int | None = None
 
     def set(self, epoch: int) -> None:
-        """Tell the datasets the epoch, if it is another one."""
+        """Set the epoch of the datasets, if it has changed."""
         if self._datasets and epoch != self._epoch:
             for dataset in self._datasets:
                 with global_stream(self._seed, "set_epoch", epoch):
@@ -206,14 +205,7 @@ def _with_epochs(dataset: Any) -> Iterator[Any]:
 
 
 class SplitDataset:
-    """One split of a map-style dataset of (input, target); each item has its own part of the stream `items`.
-
-    Args:
-        prepared: The data.
-        split: `train`, `val` or `test`.
-        seed: Seed of the stream `items`.
-        epoch_of: The epoch of the dataset.
-    """
+    """One split of a map-style dataset of (input, target); each item has its own part of the stream `items`."""
 
     def __init__(self, prepared: Prepared, split: str, seed: int, epoch_of: EpochOf) -> None:
         self.prepared = prepared
@@ -262,15 +254,7 @@ class SplitDataset:
 
 @dataclasses.dataclass(eq=False)
 class StructuredSplit:
-    """One split of samples of any structure; items draw from the stream `items`, `collate` from a stream of that name.
-
-    Args:
-        samples: Map-style dataset of all samples.
-        indices: Indices of the split (samples,).
-        collate: Makes a batch of a list of samples.
-        seed: Seed of the streams.
-        epoch_of: The epoch of the samples.
-    """
+    """One split of samples of any structure; items and `collate` draw from the streams `items` and `collate`."""
 
     samples: Any
     indices: np.ndarray

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.datasets.samples import as_floats
+from sacristan.ingredients.datasets.samples import as_floats
 
 __all__ = ["Moments", "Rounding", "float32_rounds", "moments_of", "statistics"]
 
@@ -26,17 +26,12 @@ _BLOCK = 2**18
 def statistics(inputs: Any, train: np.ndarray, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Compute mean and standard deviation of the training inputs: per channel of images, else per feature.
 
+    `inputs` are an array (samples, *shape) or a dataset, whose `moments(indices)` is used if it has one. The results
+    are float32 (float64 if `exact`) and broadcast with one input.
+
     NaN and infinite values are left out. A constant gets the deviation 1; it is detected exactly, because sums of one
     float32 value are exact in float64 up to 2**29 samples. Blocks are merged as in Chan, Golub, LeVeque (1979),
     http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
-
-    Args:
-        inputs: Array (samples, *shape), or a map-style dataset; its method `moments(indices)` is used if it has one.
-        train: Indices of the training samples (samples,).
-        exact: Whether to use and return float64, for values that float32 rounds.
-
-    Returns:
-        Mean and deviation, float32 unless `exact`, shaped to broadcast with one input.
     """
     dtype = np.float64 if exact else np.float32
     mean, std = _mean_and_std(_merged(_moments(inputs, train, dtype)))

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ingredients.datasets.items import ByteImages
-from ingredients.datasets.preparation import Prepared
-from ingredients.datasets.structured import ArrayStructure
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.items import ByteImages
+from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.datasets.structured import ArrayStructure
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Placement", "free_bytes", "place"]
 
@@ -42,19 +42,7 @@ class Placement:
 
 
 def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -> tuple[Prepared, Placement]:
-    """Decide where to keep data.
-
-    Args:
-        prepared: The data.
-        config: Config of the data ingredient.
-        device: Device of the batches.
-
-    Returns:
-        The data, with images of a folder loaded as one array if `data.in_memory` asks for it, and their placement.
-
-    Raises:
-        DataError: If `data.in_memory` asks for data that cannot be kept in memory.
-    """
+    """Choose where to keep data; images of a folder are loaded as one array if `data.in_memory` asks for it."""
     wanted, inputs = config["in_memory"], prepared.inputs
     if wanted and isinstance(inputs, ByteImages) and inputs.are_bytes:
         prepared = dataclasses.replace(prepared, inputs=_read_images(inputs))

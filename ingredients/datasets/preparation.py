@@ -10,18 +10,18 @@ from typing import Any, cast
 
 import numpy as np
 
-from configs import to_plain
-from ingredients.config.seed import global_stream, numpy_stream
-from ingredients.datasets.fitted import Preparation, scaled
-from ingredients.datasets.items import subset
-from ingredients.datasets.moments import float32_rounds, statistics
-from ingredients.datasets.samples import Source, as_floats
-from ingredients.datasets.source_checks import warn_of_merged
-from ingredients.datasets.splitting import SPLITS, Split
-from ingredients.datasets.streams import Stream, Streams
-from ingredients.datasets.targets import known_targets, resolve_task
-from ingredients.datasets.texts import Texts
-from ingredients.errors import DataError
+from sacristan.configs import to_plain
+from sacristan.ingredients.config.seed import global_stream, numpy_stream
+from sacristan.ingredients.datasets.fitted import Preparation, scaled
+from sacristan.ingredients.datasets.items import subset
+from sacristan.ingredients.datasets.moments import float32_rounds, statistics
+from sacristan.ingredients.datasets.samples import Source, as_floats
+from sacristan.ingredients.datasets.source_checks import warn_of_merged
+from sacristan.ingredients.datasets.splitting import SPLITS, Split
+from sacristan.ingredients.datasets.streams import Stream, Streams
+from sacristan.ingredients.datasets.targets import known_targets, resolve_task
+from sacristan.ingredients.datasets.texts import Texts
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
 
@@ -66,11 +66,7 @@ class Prepared:
     shards: np.ndarray | None = None
 
     def values(self, indices: np.ndarray) -> np.ndarray:
-        """Return inputs (samples, *shape) as a model gets them; datasets are read now.
-
-        Args:
-            indices: Indices of the samples (samples,).
-        """
+        """Return inputs (samples, *shape) as a model gets them; datasets are read now."""
         by = self.preparation
         if isinstance(self.inputs, np.ndarray):
             inputs = self.inputs[indices]
@@ -93,14 +89,9 @@ class Prepared:
 
 
 def fingerprint(source: Source, *, exact_inputs: bool = False, exact_targets: bool = False) -> str:
-    """Return the SHA-256 of the content of a source: types, shapes and values of inputs and targets.
+    """Return the SHA-256 of a source's inputs and targets (types, shapes, values), or its own `digest`.
 
-    Args:
-        source: The source. Its own `digest` is used if it has one.
-        exact_inputs, exact_targets: Whether they are normalised in float64, and not as float32.
-
-    Returns:
-        64 hexadecimal digits. Bytes count as the floats that they become.
+    Bytes count as the floats that they become. The flags say which parts are normalised in float64, not float32.
     """
     content = _content(source, exact=exact_inputs)
     # Before 0.3, all regression targets were rounded to float32 before they were normalised.
@@ -141,17 +132,8 @@ def prepare(
 ) -> Prepared:
     """Check, split and normalise a source to train on it.
 
-    Args:
-        source: The raw data.
-        config: Config of the data ingredient.
-        seed: Seed of the experiment; `config.split_seed` replaces it for the split.
-        split: How to draw and split the data; by default as configured.
-        strict: Whether to reject missing values and data of a single class; False to inspect them.
-        known: Fingerprints of data of trainings that go on or are repeated, which earlier versions may have rounded to
-            float32.
-
-    Raises:
-        DataError: If the data are empty, have missing values, a single class, or targets that do not fit the task.
+    `strict=False` accepts missing values and data of a single class, to inspect them. `known` are fingerprints of
+    trainings to resume or repeat, whose data earlier versions may have rounded to float32.
     """
     split = split or Split.of(config, seed)
     where = f"data.name={config['name']}"
@@ -271,23 +253,11 @@ def _input_moments(
 def prepare_alike(
     source: Source, trained: Preparation, config: Mapping[str, Any], seed: int, *, needs_targets: bool = True
 ) -> Prepared:
-    """Prepare a source as the training data of a model, to test the model on it; nothing is fitted.
+    """Prepare a source like the training data of a model, to test the model on it; nothing is fitted.
 
     The data that the model was trained on are split as in training, and `config.part` selects the part. Other data are
-    used whole, or that part of them if they are split already.
-
-    Args:
-        source: The raw data, with columns in any order.
-        trained: The preparation of the model.
-        config: Config of the data ingredient.
-        seed: Seed of the experiment, for `config.limit`.
-        needs_targets: Whether every sample must have a target that the model knows.
-
-    Returns:
-        Data whose `train` and `val` are empty and whose `test` has the selected samples.
-
-    Raises:
-        DataError: If the data are empty, have other inputs, missing values, or targets that the model does not know.
+    used whole, or that part of them if they are split already. The columns may be in any order. The selected samples
+    are in `test`; `train` and `val` are empty.
     """
     where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
     if isinstance(source.inputs, Streams):
@@ -391,7 +361,7 @@ def _prepare_streams(source: Source, config: Mapping[str, Any], split: Split) ->
 
 
 def _of_imagenet(source: Source, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and deviation of ImageNet's images from 0 to 1, which networks trained on it expect: (3, 1, 1)."""
+    """Return ImageNet's mean and deviation of images from 0 to 1, which networks trained on it expect: (3, 1, 1)."""
     shape = _input_shape(source)
     if len(shape) != 3 or shape[0] != 3 or source.is_structured:
         raise DataError(

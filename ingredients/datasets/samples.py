@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from ingredients.datasets.source_checks import check_whole, exact_floats
-from ingredients.errors import DataError
+from sacristan.ingredients.datasets.source_checks import check_whole, exact_floats
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
-    from ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.table_columns import TableColumns
 
 __all__ = ["Source", "Task", "as_floats", "as_samples", "from_arrays"]
 
@@ -85,18 +85,9 @@ class Source:
 def from_arrays(
     parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str, dtype: str = "float32"
 ) -> Source:
-    """Join (part, inputs, targets) triples into one source.
+    """Join (part, inputs, targets) triples into one source with inputs (samples, *shape), images channels first.
 
-    Args:
-        parts: The triples; part None leaves the split to the lab. If one has no targets, the source has none.
-        where: The setting that names the data, for messages.
-        dtype: Type of the inputs: `float32`, or `int64` for integers.
-
-    Returns:
-        A source with inputs (samples, *shape), images channels first.
-
-    Raises:
-        DataError: If inputs are not numbers, differ in shape between parts, or in number from their targets.
+    Part None leaves the split to the lab. If one triple has no targets, the source has none.
     """
     _check_parts(parts, where)
     codes, all_inputs, all_targets = zip(*parts, strict=True)
@@ -120,19 +111,10 @@ def _check_parts(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None
 
 
 def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:
-    """Convert an array of inputs to `dtype`, with images channels first.
+    """Convert inputs (samples, ...) to `dtype`, with images as (samples, channels, height, width).
 
-    Args:
-        inputs: (samples, ...). uint8 of 3 dimensions, or of 4 with 1, 3 or 4 channels last, are images.
-        where: The setting that names the data, for messages.
-        dtype: `float32`, or `int64` for integers.
-
-    Returns:
-        (samples, *shape), at least one value a sample. Images are (samples, channels, height, width). For `float32`,
-        bytes stay bytes (see `as_floats`), and numbers that float32 would round stay float64 until they are normalised.
-
-    Raises:
-        DataError: If the inputs are not numbers, or not integers where `int64` is asked for.
+    uint8 of 3 dimensions, or of 4 with 1, 3 or 4 channels last, are images. For `float32`, bytes stay bytes (see
+    `as_floats`), and numbers that float32 would round stay float64 until they are normalised.
     """
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")

@@ -14,10 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, suggested
-from ingredients.config.seed import global_stream, numpy_stream, torch_stream
-from ingredients.datasets.preparation import Prepared
-from ingredients.errors import DataError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from sacristan.ingredients.config.seed import global_stream, numpy_stream, torch_stream
+from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.errors import DataError
 
 __all__ = [
     "SAMPLERS",
@@ -40,16 +41,7 @@ _SORTED_BATCHES = 50
 
 
 def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Order:
-    """Return the order of the training part for `data.sampler` and `data.shuffle_buffer`.
-
-    Args:
-        prepared: The data.
-        config: Config of the data ingredient.
-        seed: Seed of the experiment.
-
-    Raises:
-        DataError: If the data lack what the sampler needs, such as weights, classes or lengths.
-    """
+    """Return the order of the training part for `data.sampler` and `data.shuffle_buffer`."""
     sampler, train = config["sampler"], prepared.indices["train"]
     count = config["epoch_samples"] or len(train)
     if sampler in SAMPLERS:
@@ -102,15 +94,9 @@ SAMPLERS = {"sequential": _sequential, "weighted": _weighted, "balanced": _balan
 
 
 def shuffled(num_samples: int, count: int, seed: int, epoch: int) -> Tensor:
-    """Shuffle samples, in several rounds if an epoch has more positions than samples.
+    """Return shuffled positions (count,) int64, in several rounds if `count` exceeds `num_samples`.
 
-    Args:
-        num_samples: Number of samples.
-        count: Number of positions; every sample occurs equally often, give or take one.
-        seed, epoch: Determine the draws, with the stream `shuffle`.
-
-    Returns:
-        Positions (count,), int64.
+    Every sample occurs equally often, give or take one.
     """
     rounds = [
         torch.randperm(num_samples, generator=torch_stream(seed, "shuffle", epoch, *([number] if number else [])))
@@ -120,13 +106,7 @@ def shuffled(num_samples: int, count: int, seed: int, epoch: int) -> Tensor:
 
 
 def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
-    """Return an order that draws with replacement, with probabilities in proportion to weights.
-
-    Args:
-        weights: Weight of each sample (samples,), not all 0.
-        count: Positions in an epoch.
-        seed: Seed of the stream `sample`.
-    """
+    """Return an order that draws with replacement, with probabilities proportional to weights (samples,)."""
     shares = np.cumsum(weights, dtype=np.float64)
     shares /= shares[-1]
 
@@ -138,13 +118,9 @@ def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
 
 
 def by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
-    """Return an order that reads files one after the other, and shuffles their samples within a buffer.
+    """Return an order that reads files one after the other, themselves shuffled, with a shuffle buffer.
 
-    Args:
-        shards: Number of the file that holds each sample (samples,). The order of the files is shuffled.
-        count: Positions in an epoch.
-        buffer: Samples in the buffer.
-        seed: Seed of the stream `sample`.
+    `shards` (samples,) is the number of each sample's file.
     """
     by_file = [np.flatnonzero(shards == shard) for shard in np.unique(shards)]
 
@@ -169,12 +145,6 @@ def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Or
 
     Samples are shuffled and sorted within blocks of batches; then the batches are shuffled. A smaller last batch stays
     last.
-
-    Args:
-        lengths: Length of each sample (samples,).
-        count: Positions in an epoch.
-        batch_size: Samples in a batch.
-        seed: Seed of the streams `shuffle` and `sample`.
     """
     measured = torch.from_numpy(lengths)
 
@@ -218,18 +188,9 @@ class TrainPart(Sequence):
 
 
 def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return a user's sampler class.
-
-    Args:
-        name: Dotted path, `package.module:Class`.
-        options: `data.sampler_options`, checked against the arguments of the class.
-
-    Raises:
-        DataError: If the name is not a dotted path, or its object takes no arguments.
-        ConfigError: If there is no such object, or it does not take the options.
-    """
+    """Return a user's sampler class by its dotted path, after checking `data.sampler_options`."""
     if not is_dotted_path(name):
-        hint = suggested(name, SAMPLERS, f"there are: {', '.join(SAMPLERS)}, package.module:Class")
+        hint = suggestion(name, SAMPLERS, f"there are: {', '.join(SAMPLERS)}, package.module:Class")
         raise DataError(f"data.sampler: got {name!r}, which is unknown; {hint}")
     cls = import_object(name, "data.sampler")
     if not callable(cls) or not inspect.signature(cls).parameters:
@@ -239,16 +200,9 @@ def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def own_order(name: str, options: Mapping[str, Any], part: TrainPart, seed: int) -> Order:
-    """Return the order of a user's sampler, which is built for each epoch with global generators of (seed, epoch).
+    """Return the order of a user's sampler, built each epoch with global generators seeded by (seed, epoch).
 
-    Args:
-        name: Dotted path of the class.
-        options: Its arguments, besides the training part.
-        part: The training part, its first argument.
-        seed: Seed of the stream `sample`.
-
-    Raises:
-        DataError: If it yields anything but positions, or, when an epoch begins, another number than in epoch 1.
+    Its first argument is the training part. It must yield positions, and the same number in every epoch.
     """
     cls = sampler_class(name, options)
 

@@ -9,8 +9,8 @@ from typing import NoReturn
 
 import numpy as np
 
-from ingredients.config.construct import suggested
-from ingredients.errors import DataError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.errors import DataError
 
 __all__ = [
     "EXACT",
@@ -41,17 +41,7 @@ def as_list(names: str | Sequence[str] | None) -> list[str] | None:
 
 @contextlib.contextmanager
 def reading(path: object, kind: str, *errors: type[Exception], advice: str = "") -> Iterator[None]:
-    """Turn errors of reading a file into one that names the file.
-
-    Args:
-        path: The file, for the message.
-        kind: What it should be, such as CSV.
-        *errors: Types of the errors.
-        advice: What to do next; the error itself says enough without it.
-
-    Raises:
-        DataError: If the block raises one of the errors.
-    """
+    """Turn the given errors of reading a file into a `DataError` that names the file."""
     try:
         yield
     except errors as error:
@@ -59,39 +49,20 @@ def reading(path: object, kind: str, *errors: type[Exception], advice: str = "")
 
 
 def refuse_column(setting: str, where: object, names: Iterable[str], columns: Sequence[str]) -> NoReturn:
-    """Reject a setting that names a column which the table lacks.
-
-    Args:
-        setting: The setting, such as `data.target`.
-        where: File or setting that names the table, for the message.
-        names: Columns that the setting names; at least one is missing.
-        columns: Columns of the table.
-
-    Raises:
-        DataError: Always. The message names the first missing column and suggests the nearest one.
-    """
+    """Raise the error for a setting that names missing columns; it suggests the column nearest to the first."""
     name = next(name for name in names if name not in columns)
-    hint = suggested(name, columns, quoted=True)
+    hint = suggestion(name, columns, form=repr)
     raise DataError(f"{setting}: {where} has no column {name!r}; {hint}")
 
 
 def check_whole(kind: np.dtype, where: str, dtype: str) -> None:
-    """Reject inputs of another type than integers for `data.dtype=int64`.
-
-    Args:
-        kind: Type of the inputs.
-        where: The setting that names the data, for the message.
-        dtype: `float32` or `int64`, the type that inputs become.
-
-    Raises:
-        DataError: If `dtype` is `int64` and the inputs are not integers.
-    """
+    """Reject inputs that are not integers for `data.dtype=int64`."""
     if dtype == "int64" and kind.kind not in "biu":
         raise DataError(f"{where}: got inputs of type {kind}, and data.dtype=int64 expects integers; convert them")
 
 
 def exact_floats(values: np.ndarray) -> np.ndarray:
-    """Return numbers as float32 if it holds each of them, or not even their size; else as float64."""
+    """Return numbers as float32 if it represents each exactly, or cannot hold their size; else as float64."""
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(values, np.float32)
     rounded = (floats != values) & (floats == floats)
@@ -100,7 +71,7 @@ def exact_floats(values: np.ndarray) -> np.ndarray:
 
 
 def warn_of_merged(values: np.ndarray, where: str, *, of_whole: bool = True) -> None:
-    """Warn of distinct numbers that become the same float32: of integers, such as ids, or, if not `of_whole`, of all.
+    """Warn of distinct numbers that become the same float32: only integers, such as ids, or, if not `of_whole`, all.
 
     float32 has 24 bits for integers.
     """

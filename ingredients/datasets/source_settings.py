@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from configs.shipped import find_file
-from ingredients.datasets.split_rules import Rule
+from sacristan.configs.shipped import find_file
+from sacristan.ingredients.datasets.split_rules import Rule
 
 if TYPE_CHECKING:
-    from ingredients.datasets.fitted import Preparation
-    from ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.table_columns import TableColumns
 
 __all__ = ["SourceSettings"]
 
@@ -22,12 +22,10 @@ class SourceSettings:
     """The settings that readers of data get; `data.*` in the config documents those with the same name.
 
     Attributes:
-        name: The kind of data, such as `csv`.
         path: File or folder to read, as the user wrote it.
         target: Target column or columns; None leaves the choice to the reader.
         columns: Columns to read as inputs; None reads all but the target.
         categorical, encoding, missing, na_values: How to encode the columns of a table, see `TableColumns`.
-        csv: Arguments of `pandas.read_csv`.
         split: Rule of the split, which may name a column to read.
         dtype: Type of the inputs: `float32`, or `int64` for integers.
         options: Arguments of the factory or the class that makes the data.

@@ -17,18 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import import_object, is_dotted_path, suggested
-from ingredients.datasets.arrow_tables import read_hugging_face, read_parquet
-from ingredients.datasets.csv_arguments import PACKED
-from ingredients.datasets.csv_table import read_csv
-from ingredients.datasets.factories import from_code, from_torchvision
-from ingredients.datasets.files import read_idx, read_npz
-from ingredients.datasets.image_folder import read_image_folder
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.tar_shards import read_tar
-from ingredients.datasets.texts import read_texts
-from ingredients.errors import DataError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import import_object, is_dotted_path
+from sacristan.ingredients.datasets.arrow_tables import read_hugging_face, read_parquet
+from sacristan.ingredients.datasets.csv_arguments import PACKED
+from sacristan.ingredients.datasets.csv_table import read_csv
+from sacristan.ingredients.datasets.factories import from_code, from_torchvision
+from sacristan.ingredients.datasets.files import read_idx, read_npz
+from sacristan.ingredients.datasets.image_folder import read_image_folder
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.tar_shards import read_tar
+from sacristan.ingredients.datasets.texts import read_texts
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["BUNDLED", "FILES", "check_options", "check_source", "kind_of", "load_source", "read_bundled", "read_digits"]
 
@@ -73,13 +74,9 @@ _UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse", "random")
 
 
 def kind_of(path: str | None) -> str:
-    """Return the kind of data in a file or folder, by its ending or its content.
+    """Return the `data.name` for a file or folder, by its ending or content.
 
-    Args:
-        path: The file or folder; a folder without known files is an `image_folder`.
-
-    Returns:
-        A name for `data.name`; `digits` without a path or for an unknown ending.
+    Without a path or for an unknown ending it is `digits`; for a folder without known files, `image_folder`.
 
     >>> kind_of("configs/iris.csv")
     'csv'
@@ -107,15 +104,7 @@ def _kind_of_folder(folder: Path) -> str:
 
 
 def check_options(name: str, **settings: Any) -> None:
-    """Reject settings that the data do not read, so that no setting is ignored silently.
-
-    Args:
-        name: `data.name`.
-        **settings: Settings of the data ingredient by name; unset ones are accepted.
-
-    Raises:
-        DataError: If the data do not read one of them; the message lists the kinds of data that do.
-    """
+    """Reject settings that the data do not read, so that none is ignored silently; unset ones pass."""
     read = _read_by(name)
     for key, value in settings.items():
         if key not in read and value not in _UNSET:
@@ -137,18 +126,7 @@ def _read_by(name: str) -> Collection[str]:
 def load_source(
     name: str, path: str | None = None, target: str | Sequence[str] | None = None, **settings: Any
 ) -> Source:
-    """Load the data called `name`.
-
-    Args:
-        name, path, target: As in the config of the data ingredient.
-        **settings: The other fields of `SourceSettings`.
-
-    Returns:
-        The source; that of a bundled set is a copy, which the caller may change.
-
-    Raises:
-        DataError: If there are no such data, or they cannot be read.
-    """
+    """Load the data called `name`; bundled data are copied, so the caller may change them."""
     if name in BUNDLED:
         return copy.deepcopy(read_bundled(name))
     check_source(name, path)
@@ -163,16 +141,7 @@ def load_source(
 
 
 def check_source(name: str, path: str | None) -> None:
-    """Reject data that do not exist, before anything is read.
-
-    Args:
-        name: `data.name`.
-        path: `data.path`.
-
-    Raises:
-        DataError: If the name is unknown, or the path is missing or does not exist.
-        ConfigError: If the name is a dotted path to nothing.
-    """
+    """Reject data that do not exist, before anything is read."""
     if name in BUNDLED or name.startswith(("torchvision:", "huggingface:")):
         return
     if name in (*FILES, "huggingface"):
@@ -185,7 +154,7 @@ def check_source(name: str, path: str | None) -> None:
             raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
     else:
         known = [*BUNDLED, *FILES, "huggingface:NAME", "torchvision:NAME", "package.module:factory"]
-        raise DataError(f"data.name: got {name!r}, which is unknown; {suggested(name, known)}")
+        raise DataError(f"data.name: got {name!r}, which is unknown; {suggestion(name, known)}")
 
 
 def _check_path(name: str, path: str | None) -> None:
@@ -198,13 +167,9 @@ def _check_path(name: str, path: str | None) -> None:
 
 @functools.cache
 def read_bundled(name: str) -> Source:
-    """Read a bundled data set, once per process, so that later and forked runs need not parse it again.
+    """Read a bundled dataset, once per process, so that later and forked runs need not parse it again.
 
-    Args:
-        name: One of `BUNDLED`.
-
-    Returns:
-        The source that all callers share; use `load_source` for a copy.
+    All callers share the result; use `load_source` for a copy.
     """
     if name == "digits":
         images, labels = read_digits()

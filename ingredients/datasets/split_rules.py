@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from ingredients.config.construct import suggested
-from ingredients.datasets.csv_cells import as_numbers
-from ingredients.errors import DataError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.datasets.csv_cells import as_numbers
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["RANDOM", "Fold", "Rule", "default_test_fraction", "values_in_names"]
 
@@ -42,10 +42,9 @@ class Fold:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What `data.split` asks for.
+    """The rule of `data.split`.
 
     Attributes:
-        text: The rule as it is written.
         kind: `group` keeps samples with the same value together; `time` puts later ones into later parts.
         column: Column, array, key or attribute with the values, or a pattern in the names of files.
         format: Format of the times, as `strptime` takes it; None for numbers and ISO 8601.
@@ -61,7 +60,7 @@ class Rule:
         """Return the rule in a text: random, group:COLUMN, time:COLUMN or time:COLUMN:FORMAT."""
         kind, colon, column = text.partition(":")
         if kind not in ("random", "group", "time") or (kind == "random") == bool(colon) or bool(colon) != bool(column):
-            hint = suggested(kind, ("random", "group", "time"), "write one of these") if colon else "write one of these"
+            hint = suggestion(kind, ("random", "group", "time") if colon else (), "write one of these")
             raise DataError(f"data.split: got {text!r}, expected random, group:COLUMN or time:COLUMN; {hint}")
         parts = re.fullmatch("(.+?):(%.*)", column) if kind == "time" else None
         name, format = parts.groups() if parts else (column or None, None)
@@ -70,12 +69,7 @@ class Rule:
     def codes(self, values: np.ndarray | None, count: int) -> np.ndarray:
         """Return the groups or times of samples as numbers from 0, int64 (samples,); later times have higher ones.
 
-        Args:
-            values: Their values in the column (samples,); None if the data have no such column.
-            count: Number of samples.
-
-        Raises:
-            DataError: If there is no such column, a value is missing, or one is no time.
+        `values` is None if the data have no such column.
         """
         if values is None or values.shape != (count,):
             shape = "no such values" if values is None else f"values of shape {values.shape}"
@@ -146,9 +140,7 @@ RANDOM = Rule("random", "random")
 def default_test_fraction(split: str, fold: str | None) -> float:
     """Return the default of `data.test_fraction`: the share of a fold; 0.15 without folds.
 
-    Args:
-        split, fold: As in the config of the data ingredient. Folds by time leave the oldest of `count` + 1 blocks to
-            train on.
+    Folds by time leave the oldest of `count` + 1 blocks to train on.
     """
     if (parsed := Fold.parse(fold)) is None:
         return 0.15
@@ -156,12 +148,9 @@ def default_test_fraction(split: str, fold: str | None) -> float:
 
 
 def values_in_names(names: Sequence[str], rule: Rule, *, strict: bool) -> np.ndarray | None:
-    """Return what the pattern in a rule matches in the names of files: its first group, else all of the match.
+    """Return what the rule's pattern, its column, matches in file names: the first group, else the whole match.
 
-    Args:
-        names: The names.
-        rule: The rule, with the pattern as its column.
-        strict: Whether a name without a match is rejected; otherwise the result is then None.
+    If a name does not match, `strict` raises; otherwise the result is None.
     """
     if rule.column is None:
         return None

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.seed import numpy_stream
-from ingredients.datasets.cutting import Cutter
-from ingredients.datasets.split_rules import RANDOM, Fold, Rule, default_test_fraction
-from ingredients.errors import DataError
+from sacristan.ingredients.config.seed import numpy_stream
+from sacristan.ingredients.datasets.cutting import Cutter
+from sacristan.ingredients.datasets.split_rules import RANDOM, Fold, Rule, default_test_fraction
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_split", "files_by_part", "split"]
 
@@ -38,20 +38,10 @@ def by_name(parts: Mapping[int | None, Any]) -> Any:
 
 
 def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[Path]]:
-    """Group the files of a folder by part.
+    """Return the sorted files of a folder, searched recursively, or a single file, by the code of their part.
 
-    A part is a folder `train`, `val` or `test`, or the first word of a file's name, as in `train-0.tar`.
-
-    Args:
-        path: A folder, searched recursively, or a single file.
-        pattern: Glob for the files, such as `*.tar`.
-        kind: What to call the files in messages.
-
-    Returns:
-        Sorted files by the code of their part; the code None if they belong to no part.
-
-    Raises:
-        DataError: If there are no files, or only some belong to a part.
+    A part is a folder `train`, `val` or `test`, or the first word of a file's name, as in `train-0.tar`. The code is
+    None if no file belongs to a part; `DataError` if only some do.
     """
     files = [path] if path.is_file() else sorted(path.rglob(pattern))
     if not files:
@@ -107,12 +97,10 @@ class Split:
 
     @classmethod
     def of(cls, config: Mapping[str, Any], seed: int) -> Split:
-        """Return the split that a config of the data ingredient describes.
+        """Return the split that a config of the data ingredient describes; earlier versions have no `split` and `fold`.
 
-        Args:
-            config: The config, also of an earlier version, without `split` and `fold`.
-            seed: Seed of the experiment; `config.split_seed` replaces it for the split alone. Folds have the split seed
-                0 by default, so that those of runs with different seeds fit together.
+        `config.split_seed` replaces `seed`. Folds use split seed 0 by default, so that those of runs with different
+        seeds fit together.
         """
         config = {"split": "random", "fold": None, **config}
         split_seed = config["split_seed"]
@@ -128,8 +116,7 @@ class Split:
     def differing(self, config: Mapping[str, Any]) -> list[str]:
         """Return the settings that differ in `config`, as `ingredient.name=value` with the values of this split.
 
-        Args:
-            config: A config of the data ingredient, or the fields of another split. `split_seed` None does not differ.
+        `config` may also be the fields of another split. A `split_seed` of None does not differ.
         """
         names = [name for name in _SETTINGS if name in config and config[name] != getattr(self, name)]
         if config.get("split_seed") not in (None, self.split_seed):
@@ -137,28 +124,13 @@ class Split:
         return [f"{self.ingredient}.{name}={getattr(self, name)}" for name in names]
 
     def check(self, config: Mapping[str, Any]) -> None:
-        """Reject a config that describes another split than this one, that of a state to start from.
-
-        Args:
-            config: The config of the data ingredient.
-
-        Raises:
-            DataError: If a setting differs.
-        """
+        """Reject a config that describes another split than this one, which belongs to a state to start from."""
         differing = self.differing(config)
         if differing:
             raise _other_split(f"with {', '.join(differing)}", "use those settings", self.ingredient)
 
     def check_start(self, start: Split, where: str) -> None:
-        """Reject a state to start from that was trained on other data, or on other samples of the same data.
-
-        Args:
-            start: The split of the state.
-            where: The setting that names the data here, for the message.
-
-        Raises:
-            DataError: If the fingerprints of the data or of the split differ.
-        """
+        """Reject a state to start from that was trained on other data, or on other samples of the same data."""
         if start.data is not None and self.data is not None and start.data != self.data:
             difference = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
             raise _other_split(difference, "use the same data", self.ingredient)
@@ -168,14 +140,7 @@ class Split:
             raise _other_split("on samples that are drawn differently here", remedy, self.ingredient)
 
     def warn_of_new(self, start: Split) -> list[str]:
-        """Warn of the differences between this split and that of a state to start from, and return them.
-
-        Args:
-            start: The split of the state.
-
-        Returns:
-            The settings that differ, with the values of `start`; empty if there are none.
-        """
+        """Warn of the differences between this split and that of a state to start from, and return those of `start`."""
         differences = start.differing(dataclasses.asdict(self))
         if start.seed != self.seed:
             differences.append(f"seed={start.seed}")
@@ -204,11 +169,8 @@ class Split:
     ) -> dict[str, np.ndarray]:
         """Return the sample indices of each part; see `split`.
 
-        Args:
-            targets: Labels (samples,), or anything of that length.
-            part: TRAIN, VAL or TEST of each sample where the source is split already, else None.
-            task: The task; only `classification` is stratified.
-            values: Groups or times of the samples (samples,), see `Rule.codes`; None for a random split.
+        Only the task `classification` is stratified. `values` are groups or times, see `Rule.codes`; None for a random
+        split.
         """
         rule, stratify = Rule.parse(self.split), self.stratify and task == "classification"
         codes = None if rule.kind == "random" else rule.codes(values, len(targets))
@@ -219,12 +181,7 @@ class Split:
         return indices
 
     def drawn(self, data: str, indices: Mapping[str, np.ndarray]) -> Split:
-        """Return this split with the fingerprints of its data and of the indices drawn from them.
-
-        Args:
-            data: SHA-256 of the content.
-            indices: Sample indices of `train`, `val` and `test`.
-        """
+        """Return this split with the fingerprints of its data (`data`, a SHA-256) and of the sample indices."""
         total = hashlib.sha256()
         for name in SPLITS:
             total.update(f"{name} {len(indices[name])}".encode() + indices[name].astype("<i8").tobytes())
@@ -232,11 +189,7 @@ class Split:
 
 
 def check_split(config: Mapping[str, Any]) -> None:
-    """Check the settings of a split, before anything is read.
-
-    Raises:
-        DataError: If a share is not at least 0 and below 1, or a rule or a fold is none.
-    """
+    """Check the settings of a split before anything is read."""
     _check_fractions(config["val_fraction"], config["test_fraction"])
     rule = Rule.parse(config["split"])
     share = default_test_fraction(rule.text, config["fold"])
@@ -289,25 +242,11 @@ def split(
     codes: np.ndarray | None = None,
     fold: Fold | None = None,
 ) -> dict[str, np.ndarray]:
-    """Split samples into train, val and test with the stream `split` of `seed`.
+    """Split samples into sorted indices of train, val and test, with the stream `split` of `seed`.
 
-    Args:
-        targets: Labels (samples,) to stratify by, or anything of that length.
-        part: TRAIN, VAL or TEST of each sample where the source is split already; missing parts are cut from train.
-        val_fraction: Share of all samples for val, or of the train part if the source is split already.
-        test_fraction: Share of all samples for test, unless the source has a test part.
-        stratify: Whether every part gets its share of every class.
-        seed: Seed of the experiment, or of the split alone.
-        rule: Whether the samples are drawn one by one, group by group, or by time.
-        codes: Groups or times (samples,), see `Rule.codes`.
-        fold: The fold that becomes the test part, or the val part if the source has a test part; None without folds.
-
-    Returns:
-        Sorted sample indices of `train`, `val` and `test`. Samples after the test part of a fold by time are in none.
-
-    Raises:
-        DataError: If the fractions leave nothing to train on, there are too few groups or times, or no part is left for
-            a fold.
+    `targets`, `part` and `codes` are (samples,). `part` is TRAIN, VAL or TEST if the source is split already; missing
+    parts are then cut from train, and `val_fraction` is a share of train. `fold` becomes the test part, or the val part
+    if the source has a test part. Samples after the test part of a fold by time are in no part.
     """
     _check_fractions(val_fraction, test_fraction)
     parts = np.full(len(targets), TRAIN, np.int8) if part is None else part.copy()

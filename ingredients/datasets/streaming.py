@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 from torch.utils.data._utils import worker as torch_worker
 
-from ingredients.config.seed import KeptStream, global_stream, numpy_stream
-from ingredients.datasets.collating import Collate, collated, stack
-from ingredients.datasets.loading import Key, LoaderBatches
-from ingredients.datasets.streams import Stream
-from ingredients.errors import DataError
+from sacristan.ingredients.config.seed import KeptStream, global_stream, numpy_stream
+from sacristan.ingredients.datasets.collating import Collate, collated, stack
+from sacristan.ingredients.datasets.loading import Key, LoaderBatches
+from sacristan.ingredients.datasets.streams import Stream
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["StreamBatches", "StreamSplit"]
 
@@ -42,9 +42,6 @@ class StreamSplit:
     """One split of a stream, read in batches by their keys; reading backwards restarts the stream.
 
     Args:
-        stream: The samples.
-        collate: Makes a batch of a list of samples.
-        seed: Seed of the random streams `stream`, `shuffle`, `items` and `collate`.
         buffer: Samples to shuffle among; 0 keeps the order of the stream.
     """
 

@@ -7,9 +7,9 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from ingredients.config.seed import global_stream
-from ingredients.datasets.splitting import SPLITS, TRAIN
-from ingredients.errors import DataError
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.datasets.splitting import SPLITS, TRAIN
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["Stream", "Streams", "is_stream", "streams_of"]
 
@@ -30,12 +30,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Streams:
-    """Data of which at least one part is a stream.
-
-    Attributes:
-        parts: The parts by their codes.
-        digest: SHA-256 of their classes and fingerprints.
-    """
+    """Data with at least one stream; `digest` is the SHA-256 of the classes and fingerprints of the parts."""
 
     parts: Mapping[int, Stream]
     digest: str
@@ -46,12 +41,7 @@ class Streams:
     def ready(self, epoch_samples: int | None, where: str) -> Streams:
         """Return the streams with known lengths; unknown ones of val and test are counted.
 
-        Args:
-            epoch_samples: Samples in a training epoch; None uses the length of the stream.
-            where: The setting that names the data, for messages.
-
-        Raises:
-            DataError: If the length of the training part is not known, or a part is empty.
+        `epoch_samples` is the length of a training epoch; None uses that of the stream.
         """
         known = {code: self._with_length(code, part, epoch_samples, where) for code, part in self.parts.items()}
         return dataclasses.replace(self, parts=known)
@@ -81,14 +71,9 @@ def is_stream(made: Any) -> bool:
 
 
 def streams_of(parts: Mapping[int | None, Any], where: str) -> Streams:
-    """Return parts as streams.
+    """Return parts as streams; a single part, with the code None, becomes the training part.
 
-    Args:
-        parts: The parts by their codes; None stands for a single one, which becomes the training part.
-        where: The setting that names the data, for messages and the digest.
-
-    Raises:
-        DataError: If a stream can be read only once.
+    Raises `DataError` if a stream can be read only once.
     """
     total = hashlib.sha256(where.encode())
     streams = {}

@@ -12,14 +12,9 @@ __all__ = ["map_tensors", "num_samples", "sent", "tensors_of", "to_device"]
 
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to the tensors of a batch.
+    """Apply a function to the tensors of a batch, and return a batch of the same structure.
 
-    Args:
-        batch: The batch. Objects with a method `to`, such as a `PackedSequence`, count as tensors.
-        function: Called with each tensor.
-
-    Returns:
-        A batch of the same structure with the results; other values stay unchanged.
+    Objects with a method `to`, such as a `PackedSequence`, count as tensors; other values stay unchanged.
     """
     if isinstance(batch, Mapping):
         return {name: map_tensors(item, function) for name, item in batch.items()}
@@ -54,13 +49,9 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor or list.
+    """Return the number of samples in a batch: the length of its first tensor or list; `TypeError` without either.
 
-    Args:
-        batch: The batch. In a tuple or dict of lists, such as images of different sizes, each list holds all samples.
-
-    Raises:
-        TypeError: If the batch has neither a tensor nor a list.
+    In a tuple or dict of lists, such as images of different sizes, each list holds all samples.
     """
     length = _length(batch)
     if length is None:

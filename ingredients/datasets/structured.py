@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.seed import global_stream
-from ingredients.datasets.items import joined
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_checks import TARGET_NAMES
-from ingredients.errors import DataError
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.datasets.items import joined
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_checks import TARGET_NAMES
+from sacristan.ingredients.errors import DataError
 
 __all__ = [
     "ArrayStructure",
@@ -33,11 +33,7 @@ __all__ = [
 
 
 class ArrayStructure:
-    """A structure of arrays with one row per sample, such as a dict of several inputs; `[index]` is one sample.
-
-    Args:
-        arrays: Dicts and tuples of arrays, nested at any depth.
-    """
+    """A nested structure of arrays with one row per sample, such as several inputs; `[index]` is one sample."""
 
     def __init__(self, arrays: Any) -> None:
         self.arrays = arrays
@@ -70,14 +66,9 @@ def is_dataset(made: Any) -> bool:
 
 
 def array_structure(made: Any, where: str) -> ArrayStructure | None:
-    """Return dicts and tuples of arrays as samples; None if the object is something else.
+    """Return dicts and tuples of arrays as samples; None for any other object.
 
-    Args:
-        made: The object. 64-bit floats become float32, the type of models.
-        where: The setting that names it, for the message.
-
-    Raises:
-        DataError: If the arrays differ in their number of rows.
+    64-bit floats become float32, the type of models.
     """
     leaves = list(_leaves(made)) if isinstance(made, Mapping | tuple | list) else []
     if not leaves or not all(_is_array(leaf) and np.ndim(leaf) for leaf in leaves):
@@ -95,18 +86,12 @@ def structured_source(
     weights: str | None = None,
     split_column: str | None = None,
 ) -> Source:
-    """Return samples of any structure as a source.
+    """Return structured samples as a source; the part None leaves the split to the lab.
 
     Datasets may have attributes: `targets`, labels (samples,) to stratify and balance by; `lengths` (samples,);
     `classes`, names; `fingerprint`, a string that changes with the content. Without a fingerprint every sample is read
-    once, which also finds labels and lengths.
-
-    Args:
-        parts: Map-style datasets or `ArrayStructure`s by the code of their part; None leaves the split to the lab.
-        target: Key of the label in samples that are dicts.
-        collate: Function that makes a batch of samples.
-        weights: Key of the weight in samples that are dicts, or an attribute of the datasets with all weights.
-        split_column: The same for the groups or times to split by.
+    once, which also finds labels and lengths. `target`, `weights` and `split_column` are keys of samples that are
+    dicts; the last two may also be attributes of the datasets with all values.
     """
     datasets = list(parts.values())
     facts = [_facts_of(dataset, target, weights, split_column) for dataset in datasets]
@@ -191,14 +176,9 @@ def _read_facts(dataset: Any, target: str | None, weights: str | None, split_col
 
 
 def weights_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
-    """Return the numbers (samples,) in an attribute of datasets, such as sampling weights.
+    """Return the numbers in an attribute of datasets, such as sampling weights, joined as float64 (samples,).
 
-    Args:
-        datasets: The datasets, in order.
-        name: Name of the attribute, or None.
-
-    Returns:
-        float64, the datasets one after the other; None if one lacks the attribute or has another number of values.
+    None if a dataset lacks the attribute or has another number of values.
     """
     values = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
     fits = all(each.shape == (len(dataset),) for each, dataset in zip(values, datasets, strict=True))
@@ -255,12 +235,7 @@ def _length_of(item: Any) -> int | None:
 
 
 def add_content(total: Any, value: Any) -> None:
-    """Add a sample to a hash: structure, types, shapes and values; only the class of unknown objects.
-
-    Args:
-        total: A hash of `hashlib`, updated in place.
-        value: The sample, or a part of it.
-    """
+    """Add a sample to a `hashlib` hash: structure, types, shapes and values; only the class of unknown objects."""
     if isinstance(value, Mapping):
         total.update(f"dict {len(value)}".encode())
         for key, item in value.items():

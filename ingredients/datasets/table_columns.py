@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from ingredients.config.construct import listed
-from ingredients.datasets.csv_arguments import in_plain_notation, notation_advice
-from ingredients.datasets.csv_cells import GAPS_OF_PANDAS
-from ingredients.datasets.source_checks import exact_floats
-from ingredients.errors import DataError
+from sacristan.configs.map import abbreviated
+from sacristan.ingredients.datasets.csv_arguments import in_plain_notation, notation_advice
+from sacristan.ingredients.datasets.csv_cells import GAPS_OF_PANDAS
+from sacristan.ingredients.datasets.source_checks import exact_floats
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
@@ -36,7 +36,6 @@ class TableColumns:
     """The input columns of a table and their encoding, fitted on training data.
 
     Attributes:
-        columns: Names of the columns, in order.
         categories: Values, as text, of each categorical column; "" stands for a missing value.
         chosen: Whether the config chose the columns, so that other tables may have more.
         encoding: `one_hot` makes an input of 0 or 1 of each value. `codes` makes an integer of a category, for models
@@ -72,17 +71,8 @@ class TableColumns:
     ) -> TableColumns:
         """Return the encoding for the columns of a frame.
 
-        Warns of columns that look like ids, and of categories that hardly any two rows share.
-
-        Args:
-            frame: The inputs.
-            categorical: Categorical columns; `auto` selects all text columns.
-            where: The setting that names the table, for messages.
-            chosen: Whether the config chose the columns by name.
-            encoding, missing, verbatim, na_values: See `TableColumns`.
-
-        Raises:
-            DataError: If a text column is not categorical, or a column has more than 1,000 categories.
+        Warns of columns that look like ids, and of categories that hardly any two rows share. `categorical=auto`
+        selects all text columns; `chosen` means that the config selects the columns by name.
         """
         columns = tuple(frame.columns)
         names = _categorical(frame, categorical, where)
@@ -122,21 +112,10 @@ class TableColumns:
     def encode(
         self, frame: pandas.DataFrame, dtype: str, where: str, *, strict: bool, csv: Mapping[str, Any] = {}
     ) -> np.ndarray:
-        """Encode the columns of a frame.
+        """Encode the columns of a frame, in any order, as (rows, features); float64 if float32 would round numbers.
 
-        Args:
-            frame: A frame with these columns, in any order.
-            dtype: `float32`, or `int64` for integers.
-            where: The setting that names the table, for messages.
-            strict: Whether to reject unknown one-hot values. Otherwise they are logged and all their inputs are 0.
-                Codes always have 0 for them.
-            csv: Arguments of `read_csv`, which say how numbers are written.
-
-        Returns:
-            Array (rows, features) of `dtype`; float64 for `float32` if that would round numbers.
-
-        Raises:
-            DataError: If a numeric column holds text, or fractions where integers are required.
+        `strict` rejects unknown one-hot values; otherwise they are logged and all their inputs are 0. Unknown codes are
+        always 0.
         """
         for name in self.columns:
             if name not in self.categories and frame[name].dtype.kind not in "biuf":
@@ -180,12 +159,12 @@ def _categorical(frame: pandas.DataFrame, categorical: str | Sequence[str] | Non
     names = text if categorical == "auto" else [categorical] if isinstance(categorical, str) else categorical or []
     unknown = [name for name in names if name not in columns]
     if unknown:
-        raise DataError(f"data.categorical: {where} has no input {unknown[0]!r}; its inputs are {listed(columns)}")
+        raise DataError(f"data.categorical: {where} has no input {unknown[0]!r}; its inputs are {abbreviated(columns)}")
     left = [name for name in text if name not in names]
     if left:
         quoted = ", ".join(f'"{name}"' for name in left)
         raise DataError(
-            f"{where}: has text in the columns {listed(left)}; read them as categories "
+            f"{where}: has text in the columns {abbreviated(left)}; read them as categories "
             f"(data.categorical='[{quoted}]'), or choose others with data.columns"
         )
     return list(names)
@@ -214,7 +193,7 @@ def _warn_of_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[s
                 name,
                 len(values),
                 count,
-                listed(list(map(repr, values[:3]))),
+                abbreviated(list(map(repr, values[:3]))),
                 f"read numbers by {notation}" if notation else "correct it",
             )
 
@@ -249,7 +228,7 @@ def _codes(column: pandas.Series, values: Sequence[str], where: str, *, strict: 
     codes = pandas.Index(values, dtype=object).get_indexer(names) + 1
     unknown = sorted(set(names[present & (codes == 0)]))
     if unknown:
-        text = f"{where} holds {listed(unknown)}, which the checkpoint was not trained on"
+        text = f"{where} holds {abbreviated(unknown)}, which the checkpoint was not trained on"
         if strict:
             raise DataError(f"{text}; correct or remove those rows")
         _log.warning("%s; %s there", text, fate)

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from ingredients.config.construct import require
-from ingredients.datasets.factories import from_factory
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_checks import as_list, reading
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.splitting import by_name, files_by_part
-from ingredients.errors import DataError
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.datasets.factories import from_factory
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_checks import as_list, reading
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.splitting import by_name, files_by_part
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["TarShards", "decode", "read_tar"]
 
@@ -44,9 +44,6 @@ class TarShards:
         shards: Index into `files` for each sample, int64 (samples,).
         targets: Content of the `.cls` members, if every sample has one.
         fingerprint: SHA-256 of the names and sizes of all members, and of the labels.
-
-    Raises:
-        DataError: If a file is not a tar file, or a sample lacks a field.
     """
 
     def __init__(self, files: Sequence[Path], fields: Sequence[str] | None = None) -> None:
@@ -111,18 +108,11 @@ def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:
 
 
 def decode(ending: str, content: bytes) -> Any:
-    """Decode the content of a member by its file ending, without executing code.
+    """Decode a member by the last part of its file ending, such as `jpg`, without executing code.
 
-    Args:
-        ending: The ending, such as `jpg`; only its last part counts.
-        content: The bytes of the member.
-
-    Returns:
-        An int for `cls`, `id` and `index`, a str for `txt`, an array for `npy`, the value of `json`; for images a uint8
-        array (height, width, 3), or (height, width) if they are grey; the bytes for unknown endings.
-
-    Raises:
-        ValueError, OSError: If the content does not fit its ending.
+    `cls`, `id` and `index` give an int, `txt` a str, `npy` an array, `json` its value, images a uint8 array (height,
+    width, 3), or (height, width) if grey, unknown endings the bytes. Raises `ValueError` or `OSError` for invalid
+    content.
     """
     kind = ending.rpartition(".")[2]
     readers: dict[str, Callable[[bytes], Any]] = {
@@ -148,17 +138,9 @@ def _image(content: bytes) -> np.ndarray:
 
 
 def read_tar(path: Path, settings: SourceSettings) -> Source:
-    """Read a tar file, or all tar files below a folder.
+    """Read a tar file, or all tar files below a folder; samples are read on demand, each with its shard.
 
-    Args:
-        path: The file or folder. `train`, `val` and `test` in names are parts, see `files_by_part`.
-        settings: `columns` are the endings of the members to read.
-
-    Returns:
-        A dataset that reads samples when asked for, with the shard of each.
-
-    Raises:
-        DataError: If there are no files, one cannot be read, only some belong to a part, or a sample lacks a field.
+    `train`, `val` and `test` in file names are parts. `settings.columns` are the endings of the members to read.
     """
     parts = sorted(files_by_part(path, "*.tar", "tar").items(), key=lambda part: part[0] or 0)
     shards = {code: TarShards(files, as_list(settings.columns)) for code, files in parts}

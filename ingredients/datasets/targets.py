@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingredients.config.construct import listed
-from ingredients.datasets.samples import Source, Task
-from ingredients.datasets.source_checks import exact_floats
-from ingredients.errors import DataError
+from sacristan.configs.map import abbreviated
+from sacristan.ingredients.datasets.samples import Source, Task
+from sacristan.ingredients.datasets.source_checks import exact_floats
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
-    from ingredients.datasets.fitted import Preparation
+    from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["UNKNOWN", "VOID", "class_name", "known_targets", "resolve_task"]
 
@@ -33,21 +33,11 @@ _Labels = tuple[np.ndarray, tuple[str, ...]]
 
 
 def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
-    """Infer the task and convert the targets to numbers.
+    """Infer the task and convert the targets to numbers; return the task, the targets and the class names.
 
     Text, bools and ints are classes, floats are numbers to regress, a matrix of zeros and ones is multilabel, and an
-    array of ints per sample, such as (height, width), is a segmentation.
-
-    Args:
-        source: The data. Samples of any structure have the task `custom`.
-        task: `data.task`; `auto` infers it.
-        num_classes: `data.num_classes`; None counts the classes.
-
-    Returns:
-        The task, the targets (see `Prepared.targets`, not normalised, as exact as given), and the names of the classes.
-
-    Raises:
-        DataError: If the targets are missing, do not fit the task, or are labels out of range.
+    array of ints per sample, such as (height, width), is a segmentation. Structured samples have the task `custom`.
+    Targets are not normalised, and as exact as in the source.
     """
     if source.is_structured:
         return "custom", *_free_labels(source)
@@ -159,8 +149,8 @@ def _check_count(targets: np.ndarray, names: tuple[str, ...], num_classes: int |
         )
     if num_classes is not None and len(names) != num_classes:
         raise DataError(
-            f"data.num_classes: got {num_classes}, but there are {len(names)} classes: {listed(names)}; correct one "
-            "of them"
+            f"data.num_classes: got {num_classes}, but there are {len(names)} classes: {abbreviated(names)}; correct "
+            "one of them"
         )
 
 
@@ -181,22 +171,11 @@ def class_name(value: object) -> str:
 
 
 def known_targets(source: Source, trained: Preparation, where: str, *, needed: bool) -> np.ndarray:
-    """Convert the targets of other data as a model was trained on, regression targets in their own unit.
+    """Convert the targets of other data as for a trained model, regression targets in their own unit.
 
-    Classes are matched by name, so other data may lack some.
-
-    Args:
-        source: The data.
-        trained: The preparation of the model.
-        where: The setting that names the data, for messages.
-        needed: Whether every sample must have a target that the model knows. Otherwise missing and unknown labels are
-            `UNKNOWN`, missing numbers NaN.
-
-    Returns:
-        int64 (samples,) for classification, int16 for segmentation, else floats (samples, outputs), see `exact_floats`.
-
-    Raises:
-        DataError: If the targets do not fit those of training.
+    Classes are matched by name, so other data may lack some. int64 (samples,) for classification, int16 for
+    segmentation, else floats (samples, outputs), see `exact_floats`. Without `needed`, missing and unknown labels are
+    `UNKNOWN`, missing numbers NaN.
     """
     if source.is_structured:
         return _free_labels(source)[0]
@@ -242,7 +221,7 @@ def _known_labels(
 def _check_known(names: list[str], known: tuple[str, ...], where: str, *, needed: bool) -> None:
     unknown = [name for name in names if name not in known]
     if unknown:
-        text = f"{where}: the checkpoint knows no class {listed(unknown)}; its classes are {listed(known)}"
+        text = f"{where}: the checkpoint knows no class {abbreviated(unknown)}; its classes are {abbreviated(known)}"
         if needed:
             raise DataError(f"{text}; rename or remove them")
         _log.warning("%s; such targets are left out", text)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ingredients.config.construct import build
-from ingredients.datasets.csv_cells import read_cells, typed
-from ingredients.datasets.csv_table import read_targets
-from ingredients.datasets.samples import Source
-from ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
-from ingredients.datasets.source_settings import SourceSettings
-from ingredients.datasets.split_rules import values_in_names
-from ingredients.datasets.vocabulary import PADDING, Vocabulary
-from ingredients.errors import DataError
+from sacristan.ingredients.config.construct import build
+from sacristan.ingredients.datasets.csv_cells import read_cells, typed
+from sacristan.ingredients.datasets.csv_table import read_targets
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
+from sacristan.ingredients.datasets.source_settings import SourceSettings
+from sacristan.ingredients.datasets.split_rules import values_in_names
+from sacristan.ingredients.datasets.vocabulary import PADDING, Vocabulary
+from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
     import pandas
@@ -34,12 +34,7 @@ _FILES = "*.txt"
 
 
 class Texts:
-    """Texts as sequences of codes: a map-style dataset that also makes padded batches.
-
-    Args:
-        words: The words of each text, see `Vocabulary.split`.
-        vocabulary: The codes of the words.
-    """
+    """Texts as sequences of codes: a map-style dataset that also makes padded batches."""
 
     dtype = "int64"
 
@@ -73,14 +68,7 @@ class Texts:
         return Texts([self.words[index] for index in indices.tolist()], self.vocabulary)
 
     def batch_of(self, indices: np.ndarray) -> np.ndarray:
-        """Return the codes of texts as one padded array.
-
-        Args:
-            indices: Indices of the texts (texts,).
-
-        Returns:
-            int64 (texts, words of the longest), padded with `PADDING`.
-        """
+        """Return the codes of texts as one array int64 (texts, words of the longest), padded with `PADDING`."""
         texts = [self._codes[index] for index in indices.tolist()]
         batch = np.full((len(texts), max(map(len, texts), default=0)), PADDING, np.int64)
         for row, codes in zip(batch, texts, strict=True):
@@ -89,21 +77,12 @@ class Texts:
 
 
 def read_texts(path: Path | None, settings: SourceSettings) -> Source:
-    """Read texts and their targets.
+    """Read texts and their targets into a source of `Texts`, whose vocabulary is empty until it is fitted.
 
-    Args:
-        path: A csv, JSON lines (`.jsonl`), or a folder with a folder of `*.txt` per class. To predict, also a `.txt`
-            with one text a line, or a folder of `*.txt`. None reads docstrings of Python's standard library, whose
-            targets are their packages.
-        settings: `columns` names the column of texts: by default that of training, `text`, or the first. `target` names
-            the column of targets: by default that of training, `label`, or the last. `options` are fields of
-            `Vocabulary`; a trained model's vocabulary overrides them.
-
-    Returns:
-        A source of `Texts`, whose vocabulary has no words before it is fitted.
-
-    Raises:
-        DataError: If there are no texts, or required targets are missing.
+    `path` is a csv, JSON lines (`.jsonl`), or a folder with a folder of `*.txt` per class; to predict, also a `.txt`
+    with one text a line, or a folder of `*.txt`. None reads docstrings of Python's standard library, whose targets are
+    their packages. The column of texts defaults to that of training, `text`, or the first; the target to that of
+    training, `label`, or the last. A trained model's vocabulary overrides `options`.
     """
     vocabulary = _vocabulary(settings)
     read = _read_any(path, settings)

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ingredients.config.construct import build, check_options, nearest, require, suggested
-from ingredients.config.seed import global_stream
-from ingredients.datasets.augmentation import shifted
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.structure import sent
-from ingredients.datasets.targets import VOID
-from ingredients.errors import DataError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, check_options, require
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.datasets.augmentation import shifted
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.structure import sent
+from sacristan.ingredients.datasets.targets import VOID
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["NAMES", "Pipeline", "make_pipeline", "parse", "shape_after"]
 
@@ -85,14 +86,7 @@ def random_resized_crop(
     """Crop a random part of the image and resize it to height and width `size`, bilinear without antialiasing.
 
     Source: Szegedy et al., https://arxiv.org/abs/1409.4842. A crop that would be larger than the image ends at its
-    border.
-
-    Args:
-        batch: Images and targets.
-        context: The generator.
-        size: Height and width of the result.
-        scale: Lowest and highest share of the area to crop.
-        ratio: Lowest and highest ratio of width to height of the crop.
+    border. `scale` is the range of the share of the area, `ratio` that of width to height of the crop.
     """
     images = batch[0]
     height, width = images.shape[-2:]
@@ -124,10 +118,7 @@ def color_jitter(
 ) -> Pair:
     """Change brightness, contrast and saturation, in that order, by random factors.
 
-    Args:
-        batch: Images and targets.
-        context: The generator, and the mean and deviation of the images.
-        brightness, contrast, saturation: Half-width of the range of the factor around 1.
+    Each setting is the half-width of the factor's range around 1.
     """
     images = batch[0]
     draws = sent(torch.rand(3, len(images), 1, 1, 1, generator=context.generator), images.device) * 2 - 1
@@ -179,12 +170,7 @@ _MIXING = ("mixup", "cutmix")
 
 @dataclasses.dataclass(frozen=True)
 class Pipeline:
-    """A sequence of transforms as a function of a batch and a generator.
-
-    Attributes:
-        steps: The transforms with their options.
-        mean, std, task, num_classes: See `Context`.
-    """
+    """A sequence of transforms as a function of a batch and a generator."""
 
     steps: tuple[tuple[Callable[..., Pair], dict[str, Any]], ...]
     mean: Tensor | None
@@ -200,26 +186,17 @@ class Pipeline:
 
 
 def parse(entries: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[str, Any], bool]]:
-    """Look up the transforms of `data.transforms`.
+    """Look up `data.transforms`: name, function, options, and whether it applies to validation and test.
 
-    Args:
-        entries: Names, or dicts with a `name` and options; `v2.NAME` is a class of `torchvision.transforms.v2`. The
-            option `val` tells whether to transform validation and test as well; by default `resize` and `center_crop`
-            do.
-
-    Returns:
-        Name, function, options, and whether it applies to validation and test, for each transform.
-
-    Raises:
-        DataError: If a name is unknown.
-        ConfigError: If a transform does not take its options.
+    `v2.NAME` is a class of `torchvision.transforms.v2`. The option `val` also transforms validation and test, as
+    `resize` and `center_crop` do by default.
     """
     transforms = []
     for entry in entries:
         options = {"name": entry} if isinstance(entry, str) else dict(entry)
         name, in_val = options.pop("name", None), options.pop("val", None)
         if not isinstance(name, str) or not (name in NAMES or name.startswith("v2.")):
-            hint = suggested(str(name), NAMES, f"there are: {', '.join(NAMES)}, v2.NAME of torchvision")
+            hint = suggestion(str(name), NAMES, f"there are: {', '.join(NAMES)}, v2.NAME of torchvision")
             raise DataError(f"data.transforms: got {name!r}, which is unknown; {hint}")
         if name in NAMES:
             check_options(NAMES[name], options, f"data.transforms.{name}", {"batch": (), "context": ()})
@@ -230,20 +207,7 @@ def parse(entries: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[s
 
 
 def make_pipeline(entries: Sequence[Any], by: Preparation, device: torch.device, *, training: bool) -> Pipeline | None:
-    """Return the configured transforms for a split.
-
-    Args:
-        entries: `data.transforms`, see `parse`.
-        by: Preparation of the data.
-        device: Device of the batches.
-        training: Whether the split is for training, or for validation and test.
-
-    Returns:
-        The pipeline; None if no transform applies.
-
-    Raises:
-        DataError: If the data are not images, or have targets that cannot be mixed.
-    """
+    """Return the configured transforms for training, or for validation and test; None if none applies."""
     _check_images(entries, by)
     chosen = [(name, function, options) for name, function, options, in_val in parse(entries) if training or in_val]
     if not chosen:
@@ -266,12 +230,7 @@ def _check_images(entries: Sequence[Any], by: Preparation) -> None:
 
 
 def shape_after(entries: Sequence[Any], shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of one input after the configured transforms.
-
-    Args:
-        entries: `data.transforms`, see `parse`.
-        shape: Shape of one input before them, (C, H, W).
-    """
+    """Return the shape of one input (C, H, W) after the configured transforms."""
     batch = torch.zeros(2, *shape), torch.zeros(2, *shape[1:], dtype=torch.long)
     context = Context(torch.Generator(), task="segmentation")
     for name, function, options, _ in parse(entries):
@@ -287,9 +246,8 @@ def _torchvision(name: str, options: Mapping[str, Any]) -> Callable[..., Pair]:
     if word in ("MixUp", "CutMix"):
         raise DataError(f"data.transforms: got {name}, which draws once for all workers; use {word.lower()}")
     if not hasattr(v2, word):
-        near = nearest(word, [attribute for attribute in vars(v2) if attribute[0].isupper()])
-        hint = f"; did you mean v2.{near}?" if near else ""
-        raise DataError(f"data.transforms: torchvision.transforms.v2 has no {word!r}{hint}")
+        hint = suggestion(word, [attribute for attribute in vars(v2) if attribute[0].isupper()], "", "v2.{}".format)
+        raise DataError(f"data.transforms: torchvision.transforms.v2 has no {word!r}{hint and f'; {hint}'}")
     made = build(getattr(v2, word), options, f"data.transforms.{name}", DataError)
 
     def transform(batch: Pair, context: Context) -> Pair:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ingredients.errors import DataError
+from sacristan.ingredients.errors import DataError
 
 __all__ = ["PADDING", "UNKNOWN_WORD", "Vocabulary"]
 
@@ -53,21 +53,13 @@ class Vocabulary:
         return _WORD.findall(text.lower() if self.lowercase else text)[: self.max_length]
 
     def fitted(self, texts: Iterable[Sequence[str]]) -> Vocabulary:
-        """Return this vocabulary with the most frequent words of the training texts.
-
-        Args:
-            texts: The words of each text, see `split`. Words with equal counts are sorted alphabetically.
-        """
+        """Return this vocabulary with the most frequent words of the training texts; ties are sorted alphabetically."""
         counts = Counter(word for text in texts for word in text)
         known = sorted((-count, word) for word, count in counts.items() if count >= self.min_count)
         return dataclasses.replace(self, words=tuple(word for _, word in known[: self.max_words]))
 
     def encode(self, words: Sequence[str]) -> np.ndarray:
-        """Return the codes of words, int64 (words,); an empty text has one unknown word.
-
-        Args:
-            words: The words of a text, see `split`.
-        """
+        """Return the codes of words, int64 (words,); an empty text has one unknown word."""
         return np.array([self._codes.get(word, UNKNOWN_WORD) for word in words] or [UNKNOWN_WORD], np.int64)
 
     @functools.cached_property

@@ -12,27 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.datasets.batches import Data
-from ingredients.datasets.fitted import Preparation
-from ingredients.deployment.formats import FORMATS, make_onnx, make_program, pt2_bytes, run_onnx, run_pt2
-from ingredients.deployment.prepared import Prepared
-from ingredients.errors import DataError, ModelError
-from observers.record.atomic_file import replacing
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.deployment.formats import FORMATS, make_onnx, make_program, pt2_bytes, run_onnx, run_pt2
+from sacristan.ingredients.deployment.prepared import Prepared
+from sacristan.ingredients.errors import DataError, ModelError
+from sacristan.observers.record.atomic_file import replacing
 
 __all__ = ["Difference", "check_path", "compare", "describe", "export"]
 
 
 def check_path(path: Path, format: str, *, overwrite: bool) -> None:
-    """Check that a file can be written.
-
-    Args:
-        path: The file.
-        format: `onnx` or `pt2`, which its name must end in.
-        overwrite: Whether it may exist already.
-
-    Raises:
-        ModelError: If its ending is another, its folder is missing, or it exists and may not.
-    """
+    """Check that a file of a format, `onnx` or `pt2`, can be written."""
     if path.suffix != FORMATS[format]:
         raise ModelError(
             f"export.path: got {path}, expected a name that ends in {FORMATS[format]} for export.format={format}"
@@ -57,22 +48,8 @@ def export(
     """Write a model in evaluation mode to a file, and return the difference of its outputs from the model's.
 
     The content is compared with the model on the first batches of `data.test` before it is written; an existing file
-    stays until then. All is done on the CPU in float32.
-
-    Args:
-        model: The model; it is not changed.
-        data: The data for the comparison.
-        path: The file.
-        metadata: Metadata of the file, see `describe`.
-        format: `onnx` or `pt2`.
-        preparation: Whether the file takes values that are not normalised; see `Prepared`.
-        tolerance: Largest difference accepted, as a share of the model's largest output.
-        num_batches: Number of batches to compare.
-
-    Raises:
-        ModelError: If the model cannot be exported, the file's outputs are too far from the model's, or it cannot be
-            written.
-        DataError: If there is no sample to compare on, or the preparation is not known.
+    stays until then. All is done on the CPU in float32. `preparation` makes the file take raw values, see `Prepared`.
+    `tolerance` is the largest difference accepted, relative to the model's largest output.
     """
     plain = copy.deepcopy(model).cpu().float().eval()
     prepared = Prepared(plain, _known(data.preparation)) if preparation else None
@@ -141,14 +118,7 @@ def _pairs(model: nn.Module, prepared: Prepared | None, data: Data) -> Iterator[
 
 
 def describe(data: Data, kind: str, num_outputs: int, *, preparation: bool) -> dict[str, Any]:
-    """Return the metadata of a file about its inputs, its outputs and the preparation of the data, as for JSON.
-
-    Args:
-        data: The data.
-        kind: The kind of outputs, `Loss.kind`.
-        num_outputs: `Loss.num_outputs`.
-        preparation: Whether the file prepares inputs itself.
-    """
+    """Return the metadata of a file about its inputs, its outputs and the data preparation, as for JSON."""
     dtype, varying = str(data.input_dtype).removeprefix("torch."), _varying(data)
     is_exact = {"inputs": False, "targets": False}
     if preparation and data.preparation is not None:

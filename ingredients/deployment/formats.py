@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ingredients.config.construct import require
-from ingredients.errors import ModelError
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.errors import ModelError
 
 __all__ = ["FORMATS", "METADATA", "make_onnx", "make_program", "pt2_bytes", "read_metadata", "run_onnx", "run_pt2"]
 
@@ -34,15 +34,10 @@ _MAX_ONNX_BYTES = 2**31 - 2**20
 
 
 def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:
-    """Return a model as a graph of operations, for batches of any size.
+    """Return a model in evaluation mode as a graph of operations, for batches of any size.
 
-    Args:
-        model: In evaluation mode.
-        inputs: At least two samples; with one, torch would take the size of the batch as fixed.
-        dims: The dimensions that vary, with their names; 0, the batch, is among them.
-
-    Raises:
-        ModelError: If it cannot be a graph; the message names the operation.
+    `inputs` must have at least two samples: with one, torch would fix the batch size. `dims` are names by varying
+    dimension, 0 (the batch) among them.
     """
     try:
         with _quiet(), torch.no_grad():
@@ -78,17 +73,7 @@ def _reason(error: BaseException) -> str:
 
 
 def make_onnx(program: ExportedProgram, metadata: Mapping[str, Any], dims: Mapping[int, str]) -> bytes:
-    """Return a graph as the content of an ONNX file.
-
-    Args:
-        program: From `make_program`.
-        metadata: Kept in the file as JSON.
-        dims: The dimensions of inputs that vary, with their names.
-
-    Raises:
-        ModelError: If ONNX has no such operation, or the file would be too large.
-        MissingDependencyError: If the extra `onnx` is not installed.
-    """
+    """Return a graph as the content of an ONNX file, with the metadata as JSON."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require(name, "onnx", "export.format=onnx")
     size = sum(value.nbytes for value in program.state_dict.values())
@@ -130,12 +115,7 @@ def _onnx_reason(error: BaseException) -> str:
 
 
 def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
-    """Return a graph as the content of a file for `torch.export.load`.
-
-    Args:
-        program: From `make_program`.
-        metadata: Kept in the file as JSON, in the extra file `sacristan.json`.
-    """
+    """Return a graph as the content of a file for `torch.export.load`, with metadata in `sacristan.json`."""
     stream = io.BytesIO()
     with _quiet():
         torch.export.save(program, stream, extra_files={f"{METADATA}.json": json.dumps(metadata)})
@@ -143,14 +123,7 @@ def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
 
 
 def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
-    """Return a function that runs the content of an ONNX file on the CPU, with as many threads as torch.
-
-    Args:
-        content: From `make_onnx`.
-
-    Returns:
-        A function from inputs (B, ...) to outputs, both tensors on the CPU.
-    """
+    """Return a function that runs an ONNX file on the CPU, with as many threads as torch: (B, ...) to outputs."""
     runtime = require("onnxruntime", "onnx", "export.format=onnx")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -159,23 +132,13 @@ def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
 
 
 def run_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
-    """Return a function that runs the content of a file of `torch.export`.
-
-    Args:
-        content: From `pt2_bytes`.
-
-    Returns:
-        A function from inputs (B, ...) to outputs, both tensors on the CPU.
-    """
+    """Return a function that runs the content of a `torch.export` file on CPU tensors: (B, ...) to outputs."""
     with _quiet():
         return torch.export.load(io.BytesIO(content)).module()
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata in an exported file: its inputs and outputs, its classes, and the origin of its weights.
-
-    Args:
-        path: A file that ends in `.onnx` (extra `onnx`) or `.pt2`.
+    """Return the metadata in an exported file: its inputs, outputs, classes, and the origin of its weights.
 
     Example:
         read_metadata(Path("model.onnx"))["classes"]

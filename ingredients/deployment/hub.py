@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingredients.checkpoints.files import load_checkpoint, preparation_of
-from ingredients.checkpoints.weights import find_weights, read_weights
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.transforms import shape_after
-from ingredients.deployment.prepared import Prepared
-from ingredients.errors import CheckpointError, ModelError
-from ingredients.losses.building import reading
-from ingredients.models.building import build_model
-from ingredients.models.weights import load_weights_into
-from observers.file.recorded_values import read_back
+from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of
+from sacristan.ingredients.checkpoints.weights import find_weights, read_weights
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.transforms import shape_after
+from sacristan.ingredients.deployment.prepared import Prepared
+from sacristan.ingredients.errors import CheckpointError, ModelError
+from sacristan.ingredients.losses.building import reading
+from sacristan.ingredients.models.building import build_model
+from sacristan.ingredients.models.weights import load_weights_into
+from sacristan.observers.file.recorded_values import read_back
 
 __all__ = ["load_network", "load_trained"]
 
@@ -32,20 +32,7 @@ def load_network(
     seed: int,
     options: Mapping[str, Any],
 ) -> nn.Module:
-    """Return a network of the lab, with weights or newly initialised.
-
-    Args:
-        name: Its name, as in `model.name`.
-        input_shape: Shape of one input.
-        num_outputs: Number of scores.
-        weights: As in `model.weights`; None initialises them.
-        store: The folder of runs that `run:ID` is in.
-        seed: Seed of the initial weights.
-        options: As in `model.options`.
-
-    Raises:
-        LabError: If there is no such network, or the weights are missing or do not fit.
-    """
+    """Return a network of the lab, with weights or newly initialised."""
     if not _is_size(num_outputs):
         raise ModelError(f"num_outputs: got {num_outputs!r}, expected a whole number of at least 1")
     if not isinstance(input_shape, Sequence) or not input_shape or not all(map(_is_size, input_shape)):
@@ -62,15 +49,9 @@ def _is_size(value: Any) -> bool:
 
 
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
-    """Return the model of a checkpoint in evaluation mode, built from the config in it.
+    """Return the model of a checkpoint (`run:ID`, `run:ID@NAME` or a path) in evaluation mode.
 
-    Args:
-        checkpoint: `run:ID`, `run:ID@NAME`, or a path.
-        store: The folder of runs that `run:ID` is in.
-        prepared: Whether to wrap it in the preparation of its data; see `Prepared`.
-
-    Raises:
-        LabError: If it is missing, lacks the config of the model, or the model cannot be built here.
+    It is built from the config in the checkpoint. `prepared` wraps it in the preparation of its data, see `Prepared`.
     """
     path = find_weights(checkpoint, Path(store), "checkpoint")
     state = load_checkpoint(path)

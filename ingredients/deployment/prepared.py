@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.fitted import Preparation
 
 __all__ = ["Prepared"]
 
@@ -16,10 +16,6 @@ class Prepared(nn.Module):
 
     Images stored as bytes must be scaled to 0 to 1, categories and words must be numbers already. Values that float32
     would round, such as Unix times, must be float64, see `Preparation`.
-
-    Args:
-        model: Takes normalised inputs, as in batches of the data.
-        by: The preparation of the data.
 
     Shapes: inputs (B, *by.input_shape), outputs as the model's.
     """
@@ -44,23 +40,16 @@ class Prepared(nn.Module):
         return self.own_unit(self.model(inputs))
 
     def own_unit(self, outputs: Tensor) -> Tensor:
-        """Return outputs of the model in the targets' own unit.
+        """Return outputs (B, D) in the targets' own unit, multiplied by their deviation and shifted by their mean.
 
-        Args:
-            outputs: Values (B, D), multiplied by the targets' deviation and shifted by their mean; scores of classes,
-                whose targets have neither, are returned unchanged.
+        Class scores, whose targets have neither, are returned unchanged.
         """
         if self.target_mean is None or self.target_std is None:
             return outputs
         return outputs * self.target_std + self.target_mean
 
     def undo(self, inputs: Tensor) -> Tensor:
-        """Return normalised inputs as in the source.
-
-        Args:
-            inputs: (B, *by.input_shape), multiplied by the deviation and shifted by the mean of each feature; unchanged
-                if the data were not normalised.
-        """
+        """Undo the normalisation of inputs (B, *by.input_shape); unchanged if the data were not normalised."""
         if self.mean is None or self.std is None:
             return inputs
         return inputs * self.std + self.mean

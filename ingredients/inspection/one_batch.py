@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.construct import require
-from ingredients.config.tables import print_table
-from ingredients.inspection.probes import Probe, feature_maps, matching
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.inspection.probes import Probe, feature_maps, matching
 
 __all__ = ["Seen", "draw", "look", "print_seen"]
 
@@ -25,7 +25,6 @@ class Seen:
     """Observations of a module.
 
     Attributes:
-        name: Its dotted name.
         kind: Its class.
         output: Its output, detached.
         gradient: The gradient of the loss by the output; None if there is none.
@@ -43,16 +42,9 @@ class Seen:
 
 
 def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Sequence[str] = ()) -> list[Seen]:
-    """Run a batch through a model and back, in training mode, and return observations of its modules, in their order.
+    """Run a training-mode forward and backward pass on a batch, and return observations of modules, in order.
 
-    Args:
-        model: The model; its gradients are cleared.
-        loss: Takes outputs and targets.
-        batch: Inputs and targets.
-        globs: Names of modules; without any, all modules that have none below them.
-
-    Raises:
-        ConfigError: If a glob matches no module.
+    The model's gradients are cleared. Without `globs`, all leaf modules are observed.
     """
     modules = matching(model, globs or ["*"])
     if not globs:
@@ -79,12 +71,7 @@ def _norm(tensors: Sequence[Tensor]) -> float | None:
 
 
 def print_seen(modules: Sequence[Seen]) -> None:
-    """Print a table of modules.
-
-    Args:
-        modules: The observations from `look`. The columns show the shape of the output without the batch, its
-            statistics, the deviation of its gradient, and the norms of weights and their gradients.
-    """
+    """Print a table of modules: output shape without the batch, statistics, gradients and weights."""
     columns = ["layer", "type", "output", "mean", "std", "zeros", "dead", "gradient std", "weight norm", "its gradient"]
     rows = []
     for seen in modules:
@@ -96,15 +83,7 @@ def print_seen(modules: Sequence[Seen]) -> None:
 
 
 def draw(modules: Sequence[Seen], path: Path) -> None:
-    """Draw the first modules as a PNG: histograms of outputs and their gradients, and the feature maps of a sample.
-
-    Args:
-        modules: The observations from `look`; the first 16 are drawn.
-        path: The file.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draw the first 16 modules as a PNG: histograms of outputs and gradients, and feature maps of a sample."""
     drawn = modules[:_MOST_DRAWN]
     size = (9, 1.6 * len(drawn))
     figure = require("matplotlib.figure", "plot", "drawing a probe").Figure(figsize=size, layout="constrained")

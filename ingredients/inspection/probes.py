@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ingredients.config.construct import suggested
-from ingredients.datasets.structure import tensors_of
-from ingredients.errors import ConfigError
-from ingredients.models.compiled import plain_name
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.models.compiled import plain_name
 
 __all__ = ["Probe", "feature_maps", "matching"]
 
@@ -27,19 +27,11 @@ _MOST_MAPS = 16
 
 
 def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the modules whose dotted names match one of some globs, in the order of the model.
-
-    Args:
-        model: The model; names are those without `torch.compile`.
-        globs: Globs, such as `body.*`.
-
-    Raises:
-        ConfigError: If a glob matches none; the message names the nearest.
-    """
+    """Return the modules whose dotted names, without `torch.compile`, match a glob, in the order of the model."""
     named = {plain_name(name): module for name, module in model.named_modules() if plain_name(name)}
     for glob in globs:
         if not fnmatch.filter(named, glob):
-            hint = suggested(glob, named, f"there are: {', '.join(list(named)[:8])}, ...")
+            hint = suggestion(glob, named, f"there are: {', '.join(list(named)[:8])}, ...")
             raise ConfigError(f"probe.modules: got {glob!r}, which is no module's name; {hint}")
     return {name: module for name, module in named.items() if any(fnmatch.fnmatchcase(name, glob) for glob in globs)}
 
@@ -52,8 +44,6 @@ class Probe:
     without gradients, as in a validation, are not recorded.
 
     Args:
-        model: The model.
-        modules: The modules by dotted name.
         what: Any of inputs, activations, gradients, weights, histograms, images.
 
     Attributes:
@@ -81,11 +71,11 @@ class Probe:
 
     @property
     def is_attached(self) -> bool:
-        """True if the hooks are there."""
+        """True if the hooks are attached."""
         return bool(self._handles)
 
     def attach(self) -> None:
-        """Put hooks on the modules, and forget earlier observations."""
+        """Attach hooks to the modules, and forget earlier observations."""
         self.detach()
         for kept in (self._inputs, self.outputs, self.gradients, self._before, self._grad_norms):
             kept.clear()
@@ -124,10 +114,9 @@ class Probe:
         return look
 
     def before_step(self, parameters: set[int] | None = None) -> None:
-        """Keep weights and norms of gradients before an optimizer steps, to measure how far the step moves them.
+        """Keep weights and gradient norms before an optimizer step, to measure how far it moves the weights.
 
-        Args:
-            parameters: Ids of the parameters that the optimizer changes; None for all.
+        `parameters` are the ids of those that the optimizer changes; None for all.
         """
         for place, parameter in self._parameters():
             if parameter.grad is not None and (parameters is None or id(parameter) in parameters):
@@ -140,14 +129,9 @@ class Probe:
                 yield (name, own), parameter
 
     def figures(self, scale: float = 1.0) -> dict[str, float]:
-        """Return the statistics of the observations, by `MODULE/NAME`. Waits for the device once.
+        """Return the statistics by `MODULE/NAME`, such as `head/output_mean`; docs/inspection.md lists them.
 
-        Args:
-            scale: The scale of float16, which gradients of outputs are divided by.
-
-        Returns:
-            Such as `head/output_mean`, `head/gradient_std` and `head/weight_update_ratio`; docs/inspection.md lists
-            them.
+        Waits for the device once. `scale` is the loss scale of float16, which gradients of outputs are divided by.
         """
         found: dict[str, Tensor] = {}
         if "inputs" in self._what:
@@ -179,11 +163,8 @@ class Probe:
     def histograms(self, scale: float = 1.0) -> dict[str, Tensor]:
         """Return the values for histograms by `MODULE/NAME`, on the CPU: of outputs, their gradients and parameters.
 
-        Args:
-            scale: The scale of float16, which gradients of outputs are divided by.
-
-        Returns:
-            At most 65,536 values of each tensor, evenly spaced; empty unless histograms were asked for.
+        At most 65,536 evenly spaced values of each tensor; empty unless histograms were asked for. `scale` is the loss
+        scale of float16, which gradients of outputs are divided by.
         """
         if "histograms" not in self._what:
             return {}
@@ -200,13 +181,9 @@ class Probe:
 
 
 def feature_maps(maps: Tensor) -> Tensor:
-    """Return feature maps side by side as one image, on the CPU.
+    """Return the first 16 feature maps (C, H, W) of one sample side by side as one image, on the CPU.
 
-    Args:
-        maps: (C, H, W) channels of one sample; the first 16 are shown.
-
-    Returns:
-        (height, width) from 0 to 1: each map from its lowest to its highest value, with white lines between them.
+    Each map is scaled to the range from 0 to 1, with white lines between maps.
     """
     maps = maps[:_MOST_MAPS].float().nan_to_num().cpu()
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)

@@ -28,7 +28,6 @@ class Profiled:
     """The result of a profile.
 
     Attributes:
-        steps: Number of steps.
         seconds: Seconds of all steps, by phase.
         operations: Name, calls and milliseconds of the slowest operations, without those that they call.
     """
@@ -49,7 +48,7 @@ class Profiled:
         return {"steps": self.steps, "ms_per_step": per_step, "share": shares}
 
     def __str__(self) -> str:
-        """Return it as two tables."""
+        """Return the profile as two tables."""
         lines = [f"{'phase':<12}{'ms a step':>11}{'share':>8}"]
         for phase, seconds in self.seconds.items():
             lines.append(f"{phase:<12}{1e3 * seconds / self.steps:>11.3f}{seconds / max(self.total, 1e-12):>8.1%}")
@@ -65,7 +64,6 @@ class StepProfile:
     Args:
         task: Its method `loss` is the forward pass.
         amp: Its methods `backward` and `step` are the other phases.
-        device: The device to wait for.
     """
 
     def __init__(self, task: Any, amp: Any, device: torch.device) -> None:
@@ -80,7 +78,7 @@ class StepProfile:
         self._since = 0.0
 
     def begin(self) -> None:
-        """Begin to time; the next batch is about to be requested."""
+        """Start timing; the next batch is about to be requested."""
         self._profiler = self._stack.enter_context(quiet_profile(with_cuda=self._device.type == "cuda"))
         for owner, name, phase in (
             (self._task, "loss", "forward"),
@@ -91,12 +89,12 @@ class StepProfile:
         self._enter("data")
 
     def next_step(self) -> None:
-        """Note that a step has ended."""
+        """Record the end of a step."""
         self._steps += 1
         self._enter("data")
 
     def leave_epoch(self) -> None:
-        """Note the end of an epoch: the time until its next step counts as the rest, not as waiting for data."""
+        """Record the end of an epoch: time until the next step counts as the rest, not as waiting for data."""
         self._enter("rest")
 
     def end(self) -> Profiled:
@@ -115,10 +113,9 @@ class StepProfile:
         return Profiled(max(self._steps, 1), dict(self._seconds), operations[:_MOST_OPERATIONS])
 
     def write_trace(self, path: Path) -> None:
-        """Write the trace of the profiled steps, for chrome://tracing or Perfetto.
+        """Write the trace of the profiled steps, for chrome://tracing or Perfetto; gzipped if it ends in `.gz`.
 
-        Args:
-            path: The file; gzipped if its name ends in `.gz`. Call `end` before.
+        Call `end` first.
         """
         self._trace.export_chrome_trace(str(path))
 
@@ -151,12 +148,7 @@ class StepProfile:
 
 
 def quiet_profile(*, with_cuda: bool = False, **options: Any) -> torch.profiler.profile:
-    """Return a profiler of torch that prints nothing when it begins and ends.
-
-    Args:
-        with_cuda: Whether to record CUDA as well as the CPU.
-        options: Further arguments of `torch.profiler.profile`.
-    """
+    """Return a torch profiler that prints nothing when it begins and ends; `with_cuda` adds CUDA to the CPU."""
     from torch.profiler import ProfilerActivity, profile
 
     # Read when the first profile begins. Errors are raised by torch, whatever the level.

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.seed import global_stream
+from sacristan.ingredients.config.seed import global_stream
 
 __all__ = ["Averaging", "averaging_of", "measured_averaging", "normalizer"]
 
@@ -21,12 +21,7 @@ Averaging = Literal["mean", "weights", "sum"]
 
 
 def averaging_of(module: nn.Module, kind: str) -> Averaging:
-    """Return the reduction of a loss of torch or of the lab, from its attributes `reduction` and `weight`.
-
-    Args:
-        module: The loss.
-        kind: How outputs are read, see `Loss`.
-    """
+    """Return the reduction of a loss of torch or of the lab, from its attributes `reduction` and `weight`."""
     if getattr(module, "reduction", "mean") == "sum":
         return "sum"
     weight = getattr(module, "weight", None)
@@ -36,13 +31,7 @@ def averaging_of(module: nn.Module, kind: str) -> Averaging:
 
 
 def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tensor | int:
-    """Return the divisor of the mean over a batch; for a sum, the number of samples.
-
-    Args:
-        module: The loss; its `ignore_index` and class `weight` are taken into account.
-        averaging: Its reduction.
-        targets: Targets of the batch.
-    """
+    """Return the divisor of the mean over a batch, with `ignore_index` and class `weight`; samples for a sum."""
     if averaging == "sum":
         return len(targets)
     ignored = getattr(module, "ignore_index", None)
@@ -66,13 +55,9 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
     """Measure the reduction of a loss, by comparing its value on a batch with those on two parts of the batch.
 
     If no reduction explains the value, as for losses that compare samples, or the loss rejects synthetic numbers, its
-    attributes decide, see `averaging_of`.
-
-    Args:
-        module: The loss, on the CPU; a copy of it is called.
-        kind: How outputs are read, see `Loss`.
-        num_outputs: Outputs of a sample; synthetic ones are between 0 and 1, valid as scores and as probabilities.
-        num_targets: Classes, labels or values of a sample; 0 if unknown.
+    attributes decide, see `averaging_of`. The loss is on the CPU; a copy of it is called. Synthetic outputs are between
+    0 and 1, valid as scores and as probabilities. `num_targets` is the number of classes, labels or values of a sample;
+    0 if unknown.
     """
     stated = averaging_of(module, kind)
     if num_targets == 0:

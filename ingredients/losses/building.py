@@ -12,15 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, suggested
-from ingredients.datasets.batches import Data
-from ingredients.datasets.fitted import Preparation
-from ingredients.errors import LossError
-from ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
-from ingredients.losses.measures import Measures
-from ingredients.losses.modules import LOSSES, WeightedLosses
-from ingredients.models.modes import evaluating
-from ingredients.models.tuned import uncompiled
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.errors import LossError
+from sacristan.ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
+from sacristan.ingredients.losses.measures import Measures
+from sacristan.ingredients.losses.modules import LOSSES, WeightedLosses
+from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.models.tuned import uncompiled
 
 __all__ = [
     "Loss",
@@ -143,13 +144,7 @@ class Loss:
 def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | str) -> Loss:
     """Build the weighted sum of several losses.
 
-    Args:
-        parts: Mappings with `name`, `weight` (1 by default), `options` and `class_weights`, by the name in the log.
-        data: The data for the losses.
-        device: Device of their tensors.
-
-    Raises:
-        LossError: If an entry is invalid, or the losses read outputs or reduce a batch in different ways.
+    `parts` are mappings with `name`, `weight` (1 by default), `options` and `class_weights`, by name in the log.
     """
     losses, weights = {}, {}
     for name, part in parts.items():
@@ -211,18 +206,10 @@ def _class_weights(loss: Loss) -> list[float] | None:
 def build_loss(
     name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device | str
 ) -> Loss:
-    """Build the loss called `name`.
+    """Build a loss: one of `LOSSES`, a dotted path to a class, or None for the default of the task.
 
-    Args:
-        name: One of `LOSSES`, a dotted path to a class, or None for the default of the task.
-        options: Arguments of its class; lists become tensors where it takes tensors.
-        class_weights: None, `balanced`, or a weight per class.
-        data: The data for the loss.
-        device: Device of its tensors.
-
-    Raises:
-        LossError: If there is no such loss, or it does not fit the task or the targets.
-        ConfigError: If its class does not take an option.
+    Lists in `options` become tensors where the class takes tensors; `class_weights` are None, `balanced`, or a weight
+    per class.
     """
     name = _DEFAULTS.get(data.task) if name is None else name
     if name is None:
@@ -269,30 +256,17 @@ def _build_module(name: str, cls: Any, options: Mapping[str, Any], tensors: Sequ
 
 
 def check_loss_name(name: str | None) -> None:
-    """Reject an unknown loss.
-
-    Args:
-        name: `loss.name`.
-
-    Raises:
-        LossError: If the name is unknown.
-        ConfigError: If a dotted path leads to nothing.
-    """
+    """Reject an unknown loss."""
     if name is None or name in LOSSES:
         return
     if not is_dotted_path(name):
-        hint = suggested(name, LOSSES, f"there are: {', '.join(LOSSES)}, package.module:Class")
+        hint = suggestion(name, LOSSES, f"there are: {', '.join(LOSSES)}, package.module:Class")
         raise LossError(f"loss.name: got {name!r}, which is unknown; {hint}")
     import_object(name, "loss.name")
 
 
 def reading(name: str | None, data: Data | Preparation) -> tuple[str, int]:
-    """Return how a loss reads the outputs of a model, and their number; see `kind` and `num_outputs` of `Loss`.
-
-    Args:
-        name: `loss.name`.
-        data: The data, or their preparation.
-    """
+    """Return how a loss reads the outputs of a model, and their number; see `kind` and `num_outputs` of `Loss`."""
     if data.task == "regression":
         return "values", data.num_targets
     if data.task == "multilabel":
@@ -330,15 +304,9 @@ def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, n
 
 
 def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
-    """Check with one batch, in evaluation mode, that model, loss and data fit together.
+    """Check with the first training batch, in evaluation mode, that model, loss and data fit together.
 
-    Args:
-        loss: The loss.
-        model: The model, on the device of the batches.
-        data: The data; the first training batch is used.
-
-    Raises:
-        LossError: If the loss rejects the outputs, would broadcast them, or is not a finite scalar.
+    Raises `LossError` if the loss rejects the outputs, would broadcast them, or is not a finite scalar.
     """
     inputs, targets = _first_batch(data)
     try:

@@ -10,8 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingredients.config.construct import check_options, import_object, is_dotted_path, nearest
-from ingredients.errors import ConfigError, LossError
+from sacristan.configs.installation import missing_package
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
+from sacristan.ingredients.errors import ConfigError, LossError
 
 __all__ = ["Measures", "build_measures"]
 
@@ -24,9 +26,6 @@ class Measures:
     """Metrics over a pass through data: of probabilities and targets, or of values in their own unit.
 
     Args:
-        metrics: Metrics of torchmetrics by name.
-        loss: The loss, which reads the outputs of the model.
-        classes: Names of the classes, for metrics of single classes.
         held_back: Number of batches to measure at once; None for 1 on the CPU and 50 elsewhere, because many metrics
             synchronise with the device in each update.
     """
@@ -49,12 +48,7 @@ class Measures:
 
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch.
-
-        Args:
-            outputs: Outputs of the model.
-            targets: Targets as the loss takes them.
-        """
+        """Add a batch."""
         held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
         # The next replay of a CUDA graph (model.compile=reduce-overhead) overwrites the outputs.
         self._pending.append((outputs.detach() if held_back == 1 else outputs.detach().clone(), targets))
@@ -108,7 +102,7 @@ class Measures:
 
     @property
     def directions(self) -> dict[str, str]:
-        """`max` or `min` by name: which is better, for metrics that torchmetrics knows this of."""
+        """`max` or `min` by name: the better direction, for metrics whose direction torchmetrics knows."""
         better = {name: getattr(metric, "higher_is_better", None) for name, metric in self.metrics.items()}
         return {name: "max" if higher else "min" for name, higher in better.items() if higher is not None}
 
@@ -143,18 +137,9 @@ class Measures:
 
 
 def build_measures(use: Mapping[str, Any], loss: Any, classes: tuple[str, ...], device: torch.device | str) -> Measures:
-    """Build the metrics of `metrics.use`.
+    """Build the metrics of `metrics.use`, whose keys are the names in the log.
 
-    Args:
-        use: Classes of torchmetrics or `package.module:Class`, or mappings with a `name` and arguments, by the name in
-            the log.
-        loss: The loss, which determines the task and the number of classes.
-        classes: Names of the classes.
-        device: Device of the model.
-
-    Raises:
-        LossError: If torchmetrics is not installed, or a class rejects its arguments.
-        ConfigError: If there is no such class or argument.
+    The values are classes of torchmetrics or `package.module:Class`, or mappings with a `name` and arguments.
     """
     metrics = {name: _build(name, entry, loss).to(device) for name, entry in use.items()}
     return Measures(metrics, loss, classes)
@@ -186,15 +171,10 @@ def _class_of(kind: str, name: str) -> Any:
     try:
         package = importlib.import_module("torchmetrics")
     except ImportError as error:
-        raise LossError(
-            f"metrics.use.{name}: got {kind}, but torchmetrics is not installed; pip install 'sacristan[metrics]'"
-        ) from error
+        raise LossError(missing_package(f"metrics.use.{name}={kind} needs", "torchmetrics", "metrics")) from error
     if kind not in package.__all__:
-        near = nearest(kind, list(package.__all__))
-        raise ConfigError(
-            f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have"
-            + (f"; did you mean {near}?" if near else "; see https://lightning.ai/docs/torchmetrics")
-        )
+        hint = suggestion(kind, package.__all__, "see https://lightning.ai/docs/torchmetrics")
+        raise ConfigError(f"metrics.use.{name}: got {kind!r}, which torchmetrics does not have; {hint}")
     cls = getattr(package, kind)
     # A deprecated name is a subclass that warns.
     return cls.__bases__[0] if cls.__module__.endswith("._deprecated") else cls

@@ -83,12 +83,7 @@ class BinaryFocalLoss(nn.Module):
 
 
 class WeightedLosses(nn.Module):
-    """A weighted sum of losses on the same outputs and targets.
-
-    Args:
-        losses: The losses by name.
-        weights: Their weights by name.
-    """
+    """A weighted sum of losses on the same outputs and targets."""
 
     def __init__(self, losses: Mapping[str, nn.Module], weights: Mapping[str, float]) -> None:
         super().__init__()
@@ -96,11 +91,7 @@ class WeightedLosses(nn.Module):
         self.weights = dict(weights)
 
     def terms(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Return the weighted sum as `loss`, and each unweighted loss by name, all scalars.
-
-        Args:
-            outputs, targets: Those of a batch.
-        """
+        """Return the weighted sum as `loss`, and each unweighted loss by name, all scalars."""
         values = {name: loss(outputs, targets) for name, loss in self.losses.items()}
         total: Any = sum(self.weights[name] * value for name, value in values.items())
         return {"loss": total, **values}
@@ -114,10 +105,9 @@ class KnownLoss:
     """A loss of `loss.name`.
 
     Attributes:
-        make: Its class.
         tasks: The tasks that it fits.
         tensors: Names of its options that are tensors.
-        is_binary: Whether a classifier of two classes has a single output with it.
+        is_binary: Whether a two-class classifier has a single output with it.
     """
 
     make: type[nn.Module]

@@ -1,6 +1,6 @@
 """Models without Sacred: networks, building, initialisation, weights.
 
-from ingredients.models import make_feature_extractor
+from sacristan.ingredients.models import make_feature_extractor
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 __all__ = ["FeatureExtractor", "make_feature_extractor"]
 
 if TYPE_CHECKING:
-    from ingredients.models.features import FeatureExtractor, make_feature_extractor
+    from sacristan.ingredients.models.features import FeatureExtractor, make_feature_extractor
 else:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            from ingredients.models import features
+            from sacristan.ingredients.models import features
 
             return getattr(features, name)
-        raise AttributeError(f"module 'ingredients.models' has no attribute {name!r}")
+        raise AttributeError(f"module 'sacristan.ingredients.models' has no attribute {name!r}")

@@ -9,21 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from ingredients.config.construct import (
-    build,
-    check_options,
-    import_object,
-    is_dotted_path,
-    nearest,
-    require,
-    suggested,
-)
-from ingredients.config.seed import global_stream
-from ingredients.datasets.fitted import Preparation
-from ingredients.errors import ModelError
-from ingredients.models.initialising import initialize
-from ingredients.models.modes import evaluating
-from ingredients.models.networks import NETWORKS
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.initialising import initialize
+from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.models.networks import NETWORKS
 
 __all__ = ["build_model", "check_model"]
 
@@ -40,20 +33,8 @@ def build_model(
 ) -> nn.Module:
     """Build a model on the CPU, its parameters drawn from the stream `init` of `seed`.
 
-    Args:
-        name: One of `NETWORKS`, `torchvision:NAME`, or a dotted path to a class or function.
-        options: Its arguments. A user's class gets `input_shape`, `num_outputs` and `preparation` if it takes them.
-        init: Initialisation, see `initialize`.
-        input_shape: Shape of one input.
-        num_outputs: Number of scores that the loss expects.
-        seed: Seed of the experiment.
-        dtype: Type of the inputs; None for float32.
-        preparation: Preparation of the data, which has for instance the number of codes of each category; None if
-            unknown.
-
-    Raises:
-        ModelError: If there is no such model, or it does not take inputs of that shape.
-        ConfigError: If an option is unknown or missing.
+    `name` is one of `NETWORKS`, `torchvision:NAME`, or a dotted path. A user's class gets `input_shape`, `num_outputs`
+    and `preparation` (None if unknown) if it takes them. `dtype` is that of the inputs; None for float32.
     """
     with global_stream(seed, "init"):
         if name in NETWORKS:
@@ -80,13 +61,7 @@ def build_model(
 def check_model(name: str, options: Mapping[str, Any]) -> None:
     """Reject an unknown model, or options that it does not take, before data are loaded.
 
-    Args:
-        name: `model.name`.
-        options: `model.options`; those of a user's class are checked when it is built.
-
-    Raises:
-        ModelError: If the name is unknown.
-        ConfigError: If a dotted path leads to nothing, or an option is unknown.
+    Options of a user's class are checked when it is built.
     """
     if name in NETWORKS:
         check_options(NETWORKS[name], options, "model.options", {"input_shape": (), "num_outputs": 0})
@@ -98,21 +73,20 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 def _unknown(name: str) -> ModelError:
     known = [*NETWORKS, "torchvision:NAME", "package.module:Class"]
-    hint = suggested(name, NETWORKS, f"there are: {', '.join(known)}")
+    hint = suggestion(name, NETWORKS, f"there are: {', '.join(known)}")
     return ModelError(f"model.name: got {name!r}, which is unknown; {hint}")
 
 
 def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.Module:
     models = require("torchvision.models", "torchvision", f"model.name=torchvision:{name}")
     if name not in models.list_models(models):
-        near = nearest(name, models.list_models(models))
-        hint = f"; did you mean torchvision:{near}?" if near else ""
-        raise ModelError(f"model.name: torchvision has no model {name!r}{hint}")
+        hint = suggestion(name, models.list_models(models), "", "torchvision:{}".format)
+        raise ModelError(f"model.name: torchvision has no model {name!r}{hint and f'; {hint}'}")
     return build(models.get_model_builder(name), options, "model.options", ModelError, num_classes=num_outputs)
 
 
 def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_outputs: int) -> None:
-    """Check the outputs for two inputs of zeros; evaluation mode leaves no trace in the model."""
+    """Check the outputs for two inputs of zeros, in evaluation mode, which leaves the model unchanged."""
     try:
         with torch.no_grad(), evaluating(model):
             outputs = model(inputs)

@@ -26,15 +26,6 @@ def plain_state_dict(module: nn.Module) -> dict[str, Any]:
 
 
 def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
-    """Load a state dict into a module; either may be compiled.
-
-    Args:
-        module: The module.
-        state: The state dict, with plain names or those of a compiled module.
-        strict: Whether names must match exactly.
-
-    Raises:
-        RuntimeError: If names or shapes do not fit.
-    """
+    """Load a state dict into a module; either may be compiled."""
     own = {plain_name(name): name for name in module.state_dict()}
     module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()}, strict=strict)

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from ingredients.config.construct import suggested
-from ingredients.errors import ModelError
-from ingredients.models.compiled import plain_name
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.compiled import plain_name
 
 __all__ = ["FeatureExtractor", "make_feature_extractor"]
 
@@ -21,7 +21,6 @@ class FeatureExtractor(nn.Module):
     The model is shared, not copied, and features have gradients. Its layers have hooks only during a call.
 
     Args:
-        model: The model.
         layers: Names of the features by the dotted names of layers.
 
     Example:
@@ -35,16 +34,9 @@ class FeatureExtractor(nn.Module):
         self._layers = dict(layers)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Call the model and return the features.
+        """Call the model and return the features by name, in the order of `layers`.
 
-        Args:
-            *args, **kwargs: Arguments of the model.
-
-        Returns:
-            Features by name, in the order of `layers`; for a layer that is called several times, its last output.
-
-        Raises:
-            ModelError: If a layer was not called.
+        A layer that is called several times gives its last output; one that is not called raises `ModelError`.
         """
         outputs: dict[str, Any] = {}
         named = {plain_name(name): module for name, module in self.model.named_modules()}
@@ -61,18 +53,13 @@ class FeatureExtractor(nn.Module):
 def make_feature_extractor(model: nn.Module, layers: Mapping[str, str]) -> FeatureExtractor:
     """Return a module that returns the outputs of layers of `model`; see `FeatureExtractor`.
 
-    Args:
-        model: Any model.
-        layers: Names of the features by names of layers, as `model.summary` shows them: `{"body.2": "hidden", "head":
-            "scores"}`.
-
-    Raises:
-        ModelError: If there is no such layer, or two features have the same name.
+    `layers` maps layer names, as `model.summary` shows them, to feature names: `{"body.2": "hidden", "head":
+    "scores"}`.
     """
     named = [plain_name(name) for name, _ in model.named_modules() if plain_name(name)]
     for layer in layers:
         if layer not in named:
-            hint = suggested(layer, named, f"there are: {', '.join(named[:8])}, ...")
+            hint = suggestion(layer, named, f"there are: {', '.join(named[:8])}, ...")
             raise ModelError(f"features: {type(model).__name__} has no layer {layer!r}; {hint}")
     if len(set(layers.values())) < len(layers):
         raise ModelError(

@@ -13,9 +13,9 @@ from typing import Any
 
 from torch import nn
 
-from ingredients.config.construct import nearest
-from ingredients.errors import ModelError
-from ingredients.models.compiled import plain_name
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.compiled import plain_name
 
 __all__ = ["Freezing", "check_globs", "check_unfreeze", "freezings_of", "is_held_in_eval", "matches", "will_train"]
 
@@ -29,14 +29,10 @@ class Freezing:
     """Freezes parts of a model in place, some only until an epoch begins; `fit` unfreezes those.
 
     Args:
-        model: The model.
         globs: Parts to freeze permanently, such as `features.*` or `*.bias`.
         unfreeze: Parts to freeze until an epoch: mappings with `epoch`, the first (counted from 1) that trains them,
             and `match`, a glob or a list of globs. It overrides `globs` from that epoch on.
         whole: Whether all modules of frozen parts, such as dropout, stay in evaluation mode, or only normalisation.
-
-    Raises:
-        ModelError: If a glob matches nothing, or an entry of `unfreeze` is invalid.
 
     Example:
         freezing = Freezing(network, ["0", "1"], [{"epoch": 3, "match": "1"}])
@@ -74,11 +70,7 @@ class Freezing:
         return [glob for first, globs in self._later if first == epoch for glob in globs]
 
     def begin_epoch(self, epoch: int) -> None:
-        """Freeze the parts that are frozen in an epoch, and unfreeze the others of this object.
-
-        Args:
-            epoch: Number of the epoch, counted from 1. Parameters that match no glob stay unchanged.
-        """
+        """Freeze the parts that are frozen in an epoch, from 1, and unfreeze the others that this object manages."""
         opened = [glob for first, globs in self._later if first <= epoch for glob in globs]
         closed = self.frozen_after(epoch)
 
@@ -114,11 +106,7 @@ def will_train(parameter: nn.Parameter) -> bool:
 def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
     """Check `model.unfreeze`, and return its entries as epochs and globs.
 
-    Args:
-        entries: Mappings `{epoch: 3, match: GLOB}`, or with a list of globs.
-
-    Raises:
-        ModelError: If an entry has another form, or begins before the second epoch.
+    Entries are `{epoch: 3, match: GLOB}`, or with a list of globs, from the second epoch on.
     """
     parsed = []
     for entry in entries:
@@ -138,33 +126,18 @@ def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
 
 
 def check_globs(model: nn.Module, globs: Iterable[str], entry: str) -> None:
-    """Reject globs that match no module and no parameter.
-
-    Args:
-        model: The model.
-        globs: The globs.
-        entry: The setting that holds them, for the message.
-
-    Raises:
-        ModelError: If a glob matches nothing; the message suggests the nearest name.
-    """
+    """Reject globs that match no module and no parameter; the error suggests the nearest name."""
     parameters = [name for name, _ in _named_parameters(model)]
     names = [*(plain_name(name) for name, _ in model.named_modules() if name), *parameters]
     for glob in globs:
         if not any(matches(name, [glob]) for name in names):
-            near = nearest(glob.rstrip("*").rstrip("."), names)
             top = ", ".join(plain_name(name) for name, _ in model.named_children())
-            hint = f"did you mean {near}?" if near else f"there are: {top}; model.summary shows all"
+            hint = suggestion(glob.rstrip("*").rstrip("."), names, f"there are: {top}; model.summary shows all")
             raise ModelError(f"{entry}: {glob!r} matches no module and no parameter; {hint}")
 
 
 def matches(name: str, globs: Iterable[str]) -> bool:
-    """Return whether a glob matches a dotted name or that of a module that contains it.
-
-    Args:
-        name: Name of a module or parameter, such as `body.0.weight`.
-        globs: The globs.
-    """
+    """Return whether a glob matches a dotted name or that of a module that contains it."""
     parts = name.split(".")
     names = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     return any(fnmatchcase(prefix, glob) for glob in globs for prefix in names)
@@ -176,7 +149,7 @@ def _named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _hold_in_eval(module: nn.Module, hold: bool, training: bool) -> None:
-    """Keep a module in evaluation mode, or let it follow the mode `training` of the model again."""
+    """Keep a module in evaluation mode, or let it follow the model's `training` mode again."""
     if hold:
         # On the instance: `train` of any module around it calls this one. A copy of the module gets its own.
         module.__dict__["train"] = types.MethodType(train, module)

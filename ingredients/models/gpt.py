@@ -69,9 +69,6 @@ class GPT(nn.Module):
         mlp_ratio: Width of the perceptron's hidden layer over D.
         dropout: Probability of zeroing a feature.
 
-    Raises:
-        ValueError: If a size is out of range.
-
     Example:
         model = GPT((64,), 96)
         scores = model(torch.zeros(8, 64, dtype=torch.int64))
@@ -135,20 +132,10 @@ class GPT(nn.Module):
 def continue_tokens(
     model: GPT, tokens: Tensor, length: int, temperature: float = 1.0, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Extend a sequence by tokens drawn from the model's predictions.
+    """Extend tokens (T,), at least one, by `length` tokens drawn from the predictions of a model in evaluation mode.
 
-    Args:
-        model: The model, in evaluation mode.
-        tokens: The sequence (T,), at least one token; the model sees the last ones within its context.
-        length: Number of tokens to add.
-        temperature: Divides the scores; below 1 favours likely tokens, 0 always picks the most likely one.
-        generator: CPU generator to draw from; None uses the global one.
-
-    Returns:
-        Tokens (T + length,).
-
-    Raises:
-        ValueError: If there is no token, or `length` or `temperature` is out of range.
+    The model sees the last tokens within its context. The scores are divided by `temperature`; 0 always picks the most
+    likely token. The generator is on the CPU; None uses the global one.
     """
     if not len(tokens):
         raise ValueError("got no token to continue, expected at least one")

@@ -15,11 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from configs import to_plain
-from ingredients.config.construct import check_options, import_object, is_dotted_path, suggested
-from ingredients.errors import ModelError
-from ingredients.models.compiled import plain_name
-from ingredients.models.freezing import check_globs, matches
+from sacristan.configs import to_plain
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.compiled import plain_name
+from sacristan.ingredients.models.freezing import check_globs, matches
 
 __all__ = ["check_init", "initialize"]
 
@@ -39,7 +40,6 @@ class _Rule:
     """The initialisation of the layers that match a glob.
 
     Attributes:
-        match: The glob.
         draw: Initialises a tensor in place; None leaves it as built.
         forget_bias: Bias of the forget gates of LSTMs.
         linear_only: Whether it applies to linear and convolution layers only.
@@ -52,15 +52,7 @@ class _Rule:
 
 
 def check_init(init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[_Rule]:
-    """Check `model.init`, and return its rules.
-
-    Args:
-        init: The setting, see `initialize`.
-
-    Raises:
-        ModelError: If an entry is invalid, or there is no such function.
-        ConfigError: If a function has no such argument.
-    """
+    """Check `model.init`, and return its rules; see `initialize`."""
     if isinstance(init, str):
         return [dataclasses.replace(_rule({"name": init}), linear_only=True)]
     entries = [{"match": "*", **init}] if isinstance(init, Mapping) else init
@@ -105,7 +97,7 @@ def _function(name: str) -> Callable[..., Any]:
     function = _FUNCTIONS.get(_SHORT.get(name, name))
     if function is None:
         known = ["default", *_SHORT, *sorted(_FUNCTIONS)]
-        hint = suggested(name, known, f"there are: {', '.join(known)}, package.module:function")
+        hint = suggestion(name, known, f"there are: {', '.join(known)}, package.module:function")
         raise ModelError(f"model.init: got {name!r}, which is unknown; {hint}")
     return function
 
@@ -113,19 +105,13 @@ def _function(name: str) -> Callable[..., Any]:
 def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Initialise the weights of a model in place, and zero their biases.
 
+    `init` is `default` (as built), `xavier` (Glorot and Bengio 2010), `kaiming` (He et al. 2015), `orthogonal` (Saxe et
+    al. 2013) or another function of `torch.nn.init`, a mapping with arguments, or a list by globs on names of modules
+    (see the docstring of this module). `forget_bias` is the bias of an LSTM's forget gate (Jozefowicz et al. 2015, Gers
+    et al. 2000).
+
     Queries, keys and values of attention and the gates of recurrent layers are drawn separately. The row of an
     embedding's `padding_idx` becomes zero.
-
-    Args:
-        model: The model.
-        init: `default` (as built), `xavier` (Glorot and Bengio 2010), `kaiming` (He et al. 2015), `orthogonal` (Saxe et
-            al. 2013) or another function of `torch.nn.init`; or a mapping with arguments, or a list by globs on names
-            of modules, see the docstring of this module. `forget_bias` is the bias of an LSTM's forget gate (Jozefowicz
-            et al. 2015, Gers et al. 2000).
-
-    Raises:
-        ModelError: If there is no such function, it rejects the weights, or a glob matches no layer with weights.
-        ConfigError: If a function has no such argument.
     """
     rules = check_init(init)
     used: set[int] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from ingredients.models.compiled import plain_name
+from sacristan.ingredients.models.compiled import plain_name
 
 __all__ = ["NORMS", "layers_of"]
 
@@ -14,16 +14,10 @@ _CHAINS = (nn.Sequential, nn.ModuleList)
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
-    """Return the layers of a model, in order of registration.
+    """Return the layers of a model that have parameters, in order of registration, with the names of the parameters.
 
     The model, chains (`nn.Sequential`, `nn.ModuleList`) and modules that contain a `nn.ModuleList` consist of layers;
     every other module is one layer. Parameters outside of layers, such as positions, belong to the first.
-
-    Args:
-        model: The model, compiled or not.
-
-    Returns:
-        The name of each layer, with the names of its parameters; layers without parameters are left out.
 
     Example:
         network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))

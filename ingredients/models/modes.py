@@ -16,9 +16,7 @@ __all__ = ["evaluating", "evaluation_weights", "switching"]
 def evaluating(*roots: nn.Module) -> Iterator[None]:
     """Put modules in evaluation mode inside the block, then restore the mode of each, and of each module in them.
 
-    Args:
-        roots: Such as the model and the module of its loss. Frozen layers, which stay in evaluation mode during a
-            training, keep theirs.
+    Frozen layers, which are in evaluation mode during training, stay in it.
     """
     modes = [(module, module.training) for root in roots for module in root.modules()]
     for root in roots:
@@ -40,10 +38,9 @@ def switching(optimizers: Iterable[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Let a model have the weights to evaluate inside the block, then those to train again, bit for bit.
+    """Give a model its evaluation weights inside the block, then its training weights again, bit for bit.
 
-    Args:
-        optimizers: Those of the model, in training mode; others than `switching` ones change nothing.
+    The optimizers are in training mode; only `switching` ones change anything.
     """
     modal = switching(optimizers)
     weights = [weight for each in modal for group in each.param_groups for weight in group["params"]]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from ingredients.datasets.structure import tensors_of
-from ingredients.models.modes import evaluating
+from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.models.modes import evaluating
 
 __all__ = ["summarize"]
 
@@ -20,17 +20,11 @@ __all__ = ["summarize"]
 def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
     """Run one sample of zeros through a model, and summarise its layers for `model.summary`.
 
-    Args:
-        model: The model; its mode is restored.
-        input_shape: Shape of one input.
-        dtype: Type of the inputs; None for float32.
-
-    Returns:
-        Totals `parameters`, `trainable`, `operations`, `parameter_bytes` (with buffers), `output_bytes`, and `layers`:
-        a row for each module that is a leaf, or has parameters or operations besides those of its children, with name,
-        type, output shape without the batch, parameters (shared ones once), operations and output bytes. Operations are
-        floating-point operations of one sample forward, as `torch.utils.flop_counter` counts them (a multiply and an
-        add are two). Output bytes are those of leaf modules, roughly what training keeps for the backward pass.
+    The totals are `parameters`, `trainable`, `operations`, `parameter_bytes` (with buffers) and `output_bytes`.
+    `layers` has a row for each module that is a leaf, or has parameters or operations besides those of its children:
+    name, type, output shape without the batch, parameters (shared ones once), operations and output bytes. Operations
+    are floating-point operations of one forward sample, as `torch.utils.flop_counter` counts them (a multiply and an
+    add are two). Output bytes are those of leaf modules, roughly what training keeps for the backward pass.
     """
     shapes: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}
@@ -59,7 +53,7 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
 
 @contextlib.contextmanager
 def _countable(model: nn.Module) -> Iterator[None]:
-    """Compute attention and recurrent layers by matrix products, which the counter knows, instead of fused kernels."""
+    """Compute attention and recurrent layers by matrix products, which the counter supports, not fused kernels."""
     has_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
     libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if has_recurrent else []
     before = [library.enabled for library in libraries]

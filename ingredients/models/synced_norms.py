@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ingredients.models.freezing import is_held_in_eval
+from sacristan.ingredients.models.freezing import is_held_in_eval
 
 __all__ = ["SyncedBatchNorm", "sync_batch_norms"]
 
@@ -20,11 +20,8 @@ __all__ = ["SyncedBatchNorm", "sync_batch_norms"]
 def sync_batch_norms(module: nn.Module) -> nn.Module:
     """Synchronise the batch normalisation of a module over all ranks, except frozen layers.
 
-    Args:
-        module: The module; layers in it are replaced in place and keep their parameters and buffers.
-
-    Returns:
-        The module, or its replacement if it is a normalisation layer itself.
+    Layers are replaced in place and keep their parameters and buffers. Returns the module, or its replacement if it is
+    a normalisation layer itself.
     """
     if isinstance(module, _BatchNorm):
         if is_held_in_eval(module):
@@ -39,11 +36,7 @@ def sync_batch_norms(module: nn.Module) -> nn.Module:
 
 
 class SyncedBatchNorm(_BatchNorm):
-    """Batch normalisation over the shares of all ranks: (B, C, ...) each, of any size.
-
-    Args:
-        norm: The layer to replace, whose parameters, buffers and mode it takes over.
-    """
+    """Batch normalisation over the shares of all ranks: (B, C, ...) each, of any size."""
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
@@ -55,11 +48,7 @@ class SyncedBatchNorm(_BatchNorm):
             raise ValueError(f"expected at least 2 dimensions (batch, channels, ...), got {input.ndim}")
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalise an input (B, C, ...); the variance is computed after the mean, which is more exact.
-
-        Args:
-            input: The share of this rank.
-        """
+        """Normalise this rank's share (B, C, ...); the variance is computed after the mean, which is more exact."""
         self._check_input_dim(input)
         if not self.training and self.running_mean is not None:
             affine = self.weight, self.bias

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ingredients.config.construct import check_options, nearest
-from ingredients.errors import ModelError
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.config.construct import check_options
+from sacristan.ingredients.errors import ModelError
 
 __all__ = ["cast", "check_compile", "tune", "uncompiled"]
 
@@ -35,18 +36,10 @@ def tune(
 ) -> None:
     """Reduce the memory of a model, or speed it up, in place.
 
-    Args:
-        model: The model. A deep copy is tuned as well, but not compiled.
-        gradient_checkpointing: Globs on names of modules. The outermost matches keep only their inputs for the backward
-            pass and recompute the rest there: the same values, with the same random numbers and buffers. Source: Chen
-            et al. 2016, https://arxiv.org/abs/1604.06174
-        channels_last: Whether to keep weights of convolutions, and inputs (B, C, H, W), in channels-last memory format.
-        compile: A mode of `torch.compile`; None does not compile. Each shape of a batch is compiled separately, unless
-            the options set `dynamic`, so that results do not depend on earlier shapes.
-        compile_options: Further arguments of `torch.compile`.
-
-    Raises:
-        ModelError: If a glob matches no module, or one that is never called.
+    A deep copy is tuned as well, but not compiled. The outermost matches of `gradient_checkpointing` keep only their
+    inputs for the backward pass and recompute the rest there, with the same random numbers and buffers (Chen et al.
+    2016, https://arxiv.org/abs/1604.06174). Each shape of a batch is compiled separately, unless the options set
+    `dynamic`, so that results do not depend on earlier shapes.
     """
     if gradient_checkpointing and compile is not None and compile_options.get("backend") == "eager":
         raise ModelError(
@@ -154,14 +147,9 @@ def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def cast(model: nn.Module, dtype: str) -> tuple[int, int]:
-    """Cast the weights of a trained model in place; it still takes and returns float32.
+    """Cast the weights of a trained model to `dtype` in place; it still takes and returns float32.
 
-    Args:
-        model: The model.
-        dtype: `float16` or `bfloat16`.
-
-    Returns:
-        Size of its parameters and buffers before and after, bytes.
+    Returns the bytes of its parameters and buffers before and after.
     """
     kind = getattr(torch, dtype)
     before = _num_bytes(model)
@@ -180,16 +168,7 @@ def _floats_as(value: Any, dtype: torch.dtype) -> Any:
 
 
 def check_compile(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Reject options that `torch.compile` does not take, and backends that cannot work on this machine.
-
-    Args:
-        mode: `model.compile`; None allows no options.
-        options: `model.compile_options`.
-
-    Raises:
-        ModelError: If the backend is unknown or needs a compiler or package that is missing.
-        ConfigError: If `torch.compile` does not take an option.
-    """
+    """Reject options that `torch.compile` does not take, and backends that cannot work on this machine."""
     if mode is None:
         if options:
             raise ModelError(
@@ -200,8 +179,7 @@ def check_compile(mode: str | None, options: Mapping[str, Any]) -> None:
     backend = options.get("backend", "inductor")
     known = torch.compiler.list_backends(exclude_tags=())
     if backend not in known:
-        near = nearest(backend, known) if isinstance(backend, str) else None
-        hint = f"did you mean {near}?" if near else f"there are: {', '.join(known)}"
+        hint = suggestion(str(backend), known)
         raise ModelError(f"model.compile_options.backend: got {backend!r}, which is unknown; {hint}")
     if backend == "inductor":
         _check_compiler()

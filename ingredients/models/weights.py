@@ -9,8 +9,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ingredients.errors import ModelError
-from ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
+from sacristan.configs.map import abbreviated
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
 
 __all__ = ["WeightsReport", "check_rename", "load_weights_into", "rename"]
 
@@ -36,12 +37,7 @@ class WeightsReport:
 
     @classmethod
     def of(cls, theirs: Mapping[str, Any], mine: Mapping[str, Any]) -> WeightsReport:
-        """Compare state dicts with plain names.
-
-        Args:
-            theirs: State dict of the file.
-            mine: State dict of the model.
-        """
+        """Compare the state dicts of a file (`theirs`) and the model (`mine`), both with plain names."""
         shared = [name for name in mine if name in theirs]
         reshaped = {
             name: (_shape(theirs[name]), _shape(mine[name]))
@@ -64,14 +60,10 @@ class WeightsReport:
         """Return a line for each kind of difference, with its first names."""
         reshaped = [f"{name} {theirs} there, {mine} here" for name, (theirs, mine) in self.reshaped.items()]
         kinds = (("of another shape", reshaped), ("missing there", self.missing), ("unexpected", self.unexpected))
-        return [f"{kind}: {_listed(names)}" for kind, names in kinds if names]
+        return [f"{kind}: {_first(names)}" for kind, names in kinds if names]
 
     def describe(self, source: str) -> str:
-        """Return the report for the log: a line of counts, and a line for each kind of difference.
-
-        Args:
-            source: The setting or path of the weights.
-        """
+        """Return the report for the log: a line of counts, and a line for each kind of difference."""
         total = len(self.loaded) + len(self.missing) + len(self.reshaped)
         left = ", the others stay as initialised" if self.missing or self.reshaped else ""
         first = f"weights of {source}: loaded {len(self.loaded)} of the model's {total} tensors{left}"
@@ -88,20 +80,12 @@ def _shape(value: Any) -> list[int]:
     return list(value.shape) if isinstance(value, Tensor) else []
 
 
-def _listed(names: Sequence[str]) -> str:
-    more = f", and {len(names) - _NUM_SHOWN} more" if len(names) > _NUM_SHOWN else ""
-    return ", ".join(names[:_NUM_SHOWN]) + more
+def _first(names: Sequence[str]) -> str:
+    return abbreviated(names, _NUM_SHOWN, ", and {} more")
 
 
 def check_rename(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], str]]:
-    """Check `model.rename`, and return its compiled rules.
-
-    Args:
-        rules: Entries `{match: REGEX, to: TEXT}`.
-
-    Raises:
-        ModelError: If an entry has another form, or its regular expression is invalid.
-    """
+    """Check `model.rename`, entries `{match: REGEX, to: TEXT}`, and return its compiled rules."""
     compiled = []
     for rule in rules:
         is_rule = isinstance(rule, Mapping) and rule.keys() == {"match", "to"}
@@ -119,20 +103,16 @@ def check_rename(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], str]]:
 
 
 def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict[str, Any]:
-    r"""Rename the entries of a state dict by regular expressions, one rule after the other, as `re.sub` does.
+    r"""Rename the entries of a state dict by rules, one after the other, as `re.sub` does.
 
-    Args:
-        state: The state dict.
-        rules: Mappings with `match`, a regular expression, and `to`, which may refer to its groups as `\1`.
-
-    Raises:
-        ModelError: If a rule is invalid, matches no name, or gives two entries the same name.
+    `to` may refer to groups of `match` as `\1`. Raises `ModelError` if a rule matches no name, or two entries get the
+    same one.
     """
     names = {name: name for name in state}
     for pattern, text in check_rename(rules):
         if not any(map(pattern.search, names.values())):
             raise ModelError(
-                f"model.rename: {pattern.pattern!r} matches no name in the file; it has: {_listed([*names.values()])}"
+                f"model.rename: {pattern.pattern!r} matches no name in the file; it has: {_first([*names.values()])}"
             )
         names = {old: pattern.sub(text, new) for old, new in names.items()}
     taken: dict[str, str] = {}
@@ -146,19 +126,9 @@ def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict
 
 
 def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: bool, source: str) -> WeightsReport:
-    """Load a state dict into a model.
+    """Load a state dict into a model, compiled or not, and return a report; rejected weights leave it unchanged.
 
-    Args:
-        model: The model, compiled or not; unchanged if the weights are rejected.
-        state: The state dict.
-        strict: Whether all names and shapes must match. Otherwise tensors that differ stay as initialised.
-        source: Setting or path of the weights, for messages.
-
-    Returns:
-        A report of what was loaded and what differs.
-
-    Raises:
-        ModelError: If a name or a shape differs and `strict`, or nothing fits.
+    Without `strict`, tensors that differ in name or shape stay as initialised; at least one must fit.
     """
     theirs, mine = plain_names(state), plain_state_dict(model)
     report = WeightsReport.of(theirs, mine)
@@ -169,8 +139,8 @@ def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: boo
         )
     if not report.loaded:
         raise ModelError(
-            f"model.weights: nothing in {source} fits this model; the file has {_listed([*theirs])}, the model "
-            f"{_listed([*mine])}; see model.rename"
+            f"model.weights: nothing in {source} fits this model; the file has {_first([*theirs])}, the model "
+            f"{_first([*mine])}; see model.rename"
         )
     load_plain_state_dict(model, {name: theirs[name] for name in report.loaded}, strict=report.is_exact)
     return report

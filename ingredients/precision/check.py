@@ -10,26 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ingredients.datasets.batches import Data
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision, auto_dtype
+from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision, auto_dtype
 
 __all__ = ["measure", "print_check", "unaligned_layers"]
 
 
 def measure(model: nn.Module, loss: Loss, data: Data, device: torch.device, *, num_steps: int = 20) -> dict[str, Any]:
-    """Time training steps of `model` in each precision, and compare its loss on one batch with float32's.
+    """Time training steps of a copy of `model` in each precision, and compare its loss on one batch with float32's.
 
-    Args:
-        model: The model, on `device`; a copy of it is trained.
-        loss: The loss.
-        data: The source of the batch.
-        device: The device.
-        num_steps: Steps to time in each precision; the median counts.
-
-    Returns:
-        `device`, `auto`, `supported` (precision to bool), `rows` (per precision milliseconds a step, speed against
-        float32, loss, difference of the loss), `unaligned` (see `unaligned_layers`).
+    The median of `num_steps` counts. Returns `device`, `auto`, `supported` (precision to bool), `rows` (per precision
+    milliseconds a step, speed against float32, loss, difference of the loss), `unaligned` (see `unaligned_layers`).
     """
     inputs, targets = next(iter(data.train.epoch(0)))
     supported = {
@@ -56,7 +48,7 @@ def measure(model: nn.Module, loss: Loss, data: Data, device: torch.device, *, n
 
 
 def _supports(device: torch.device, dtype: torch.dtype) -> bool:
-    """Try a product in this precision on the device itself."""
+    """Try a product in this precision on the device."""
     try:
         factor = torch.ones(8, 8, device=device, dtype=dtype)
         return bool(torch.isfinite(factor @ factor).all())
@@ -88,13 +80,9 @@ def _time(
 
 
 def unaligned_layers(model: nn.Module) -> list[dict[str, Any]]:
-    """Return layers whose sizes are no multiples of 8, which tensor cores need in 16-bit precision.
+    """Return linear and convolutional layers whose sizes are not multiples of 8, which 16-bit tensor cores need.
 
-    Args:
-        model: The model; linear and convolutional layers are checked.
-
-    Returns:
-        For each such layer `name`, `type` and `sizes`, the sizes by argument.
+    Each has `name`, `type` and `sizes`, the sizes by argument.
 
     Source: https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
     """
@@ -112,12 +100,8 @@ def unaligned_layers(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def print_check(measured: dict[str, Any]) -> None:
-    """Print the supported precisions, a table of their speed and loss, and the layers that tensor cores cannot use.
-
-    Args:
-        measured: From `measure`. Speeds are relative to float32, and so are differences of the loss.
-    """
-    from ingredients.config.tables import print_table
+    """Print the supported precisions, a table of their speed and loss, and the layers that tensor cores cannot use."""
+    from sacristan.ingredients.config.tables import print_table
 
     supported = ", ".join(f"{name} {'yes' if fine else 'no'}" for name, fine in measured["supported"].items())
     print(f"device: {measured['device']}; supports {supported}; amp.dtype=auto means {measured['auto']}")

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ingredients.errors import PrecisionError
+from sacristan.ingredients.errors import PrecisionError
 
 __all__ = ["MixedPrecision", "auto_dtype", "parameters_of", "recomputes_loss", "with_shares"]
 
@@ -34,14 +34,9 @@ DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def auto_dtype(device: torch.device) -> str:
-    """Return the fastest precision of a device.
+    """Return `bfloat16` where the hardware supports it, else `float16` on CUDA, else `off`.
 
-    Args:
-        device: The device of the model.
-
-    Returns:
-        `bfloat16` where the hardware supports it, else `float16` on CUDA, else `off`. On a CPU without such units,
-        bfloat16 is slower than float32.
+    On a CPU without bfloat16 units, it is slower than float32.
     """
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
@@ -302,22 +297,17 @@ def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def recomputes_loss(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer computes loss and gradients again in its step, by a closure that `step` requires.
+    """Return whether an optimizer computes loss and gradients again in its step, by a closure that it requires.
 
-    Args:
-        optimizer: The optimizer. Those of SAM's kind count even where `step` has a default for the closure, as they
-            reject it.
+    Optimizers like SAM count even if `step` has a default for the closure, as they reject it.
     """
     return _needs_closure(type(optimizer))  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
 def starts_from_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Tell whether an optimizer expects gradients before it calls the closure, as those of SAM's kind do.
+    """Return whether an optimizer expects gradients before it calls the closure, as those like SAM do.
 
-    Args:
-        optimizer: The optimizer; the methods `first_step` and `second_step` mark the kind.
-
-    Source of SAM: https://arxiv.org/abs/2010.01412
+    The methods `first_step` and `second_step` mark them. Source of SAM: https://arxiv.org/abs/2010.01412
     """
     return _has_two_steps(type(optimizer))
 
@@ -340,15 +330,8 @@ def with_shares(
     """Yield micro-batches with the factors of their losses, so that gradients add up to those of one big batch.
 
     Micro-batches of weight 0, all of whose targets the loss ignores, are left out, as the mean over nothing is NaN.
-    Waits for the device once if weights lie there.
-
-    Args:
-        group: The micro-batches of one optimizer step.
-        weigh: Returns what the mean over a micro-batch is divided by, such as its samples.
-        is_sum: Whether losses are sums over samples; each factor is 1 then.
-
-    Yields:
-        A micro-batch and its factor: 1 for the only one, else its share of the total weight.
+    Waits for the device once if weights lie there. The factor is the share of the total weight, or 1 if losses are sums
+    over samples (`is_sum`). `weigh` returns the divisor of the mean over a micro-batch, such as its samples.
     """
     if is_sum or len(group) == 1:
         yield from ((batch, 1.0) for batch in group)

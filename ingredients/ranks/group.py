@@ -11,8 +11,8 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import World
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import World
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +31,7 @@ class Ranks:
     All ranks call the methods, except `share`, in the same order.
 
     Args:
-        world: The rank of this process.
         notices: Their messages beside the training; None for a single process.
-        options: Settings of the ingredient `distributed`.
-
-    Attributes:
-        rank: Number of this one.
-        size: Number of ranks.
     """
 
     def __init__(self, world: World, notices: Notices | None = None, options: Mapping[str, Any] | None = None) -> None:
@@ -61,14 +55,7 @@ class Ranks:
         return () if self.rank == 0 else (self.rank,)
 
     def share(self, batch: Any) -> Any:
-        """Return this rank's share of a batch.
-
-        Args:
-            batch: Anything with a length and slices.
-
-        Returns:
-            Consecutive rows; the shares of two ranks differ by one row at most.
-        """
+        """Return this rank's share of a batch: consecutive rows. Shares differ by at most one row."""
         if self.size == 1:
             return batch
         count = len(batch)
@@ -77,11 +64,7 @@ class Ranks:
     # ------------------------------------------------------------------ exchange
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in the order of the ranks.
-
-        Args:
-            value: Anything that can be pickled; tensors must be on the CPU. Ranks wait for each other.
-        """
+        """Return the values of all ranks, in rank order; they are pickled, with tensors on the CPU. All ranks wait."""
         if self.size == 1:
             return [value]
         import torch.distributed as dist
@@ -91,11 +74,7 @@ class Ranks:
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Return a value of rank 0 on all ranks.
-
-        Args:
-            make: Returns the value, anything that can be pickled; called on rank 0 alone. The others wait for it.
-        """
+        """Return a picklable value of rank 0 on all ranks; only rank 0 calls `make`, the others wait."""
         if self.size == 1:
             return make()
         import torch.distributed as dist
@@ -105,12 +84,7 @@ class Ranks:
         return values[0]  # type: ignore[return-value]  # what rank 0 made
 
     def send_tensors(self, module: nn.Module, *, buffers_alone: bool = False) -> None:
-        """Copy the parameters and buffers of a module from rank 0 to all ranks.
-
-        Args:
-            module: A module with the same structure on each rank.
-            buffers_alone: Whether to copy buffers only, such as the statistics of normalisation layers.
-        """
+        """Copy the parameters and buffers of a module, of the same structure on each rank, from rank 0 to all."""
         if self.size == 1:
             return
         import torch
@@ -128,14 +102,7 @@ class Ranks:
                 buffer.copy_(part.view_as(buffer))
 
     def total(self, value: torch.Tensor | float) -> torch.Tensor | float:
-        """Return the sum of a number over all ranks.
-
-        Args:
-            value: A number, or a scalar on any device.
-
-        Returns:
-            A number; for a scalar a scalar on its device, without waiting for it.
-        """
+        """Return the sum of a number over all ranks; a scalar tensor stays on its device, without waiting for it."""
         import torch
         import torch.distributed as dist
 
@@ -143,16 +110,25 @@ class Ranks:
         dist.all_reduce(summed)
         return summed if isinstance(value, torch.Tensor) else summed.item()
 
+    def have_same(self, digest: bytes) -> bool:
+        """Tell whether all ranks pass the same digest; ranks wait for each other.
+
+        Args:
+            digest: At least seven bytes.
+        """
+        import torch
+        import torch.distributed as dist
+
+        number = int.from_bytes(digest[:7], "big")
+        bounds = torch.tensor([number, -number])
+        dist.all_reduce(bounds, op=dist.ReduceOp.MAX)
+        return int(bounds[0]) == -int(bounds[1])
+
     def poll(self, number: int) -> int:
         """Return the greatest number that ranks passed to the last call, and begin to exchange those of this call.
 
-        No rank waits, and all know the same after the same step.
-
-        Args:
-            number: The number of this rank, such as that of a signal; 0 for none.
-
-        Raises:
-            RankError: If another rank is known to have failed, as exchanges with it since are not reliable.
+        No rank waits, and all get the same number after the same step; 0 means none. Raises `RankError` if another rank
+        has failed, as exchanges with it are no longer reliable.
         """
         if self._notices is not None:
             self._notices.check()
@@ -160,14 +136,7 @@ class Ranks:
         return 0 if pending is None else self._end(pending)
 
     def agree(self, number: int) -> int:
-        """Return the greatest number that ranks pass, here or to the last `poll`; ranks wait for each other.
-
-        Args:
-            number: The number of this rank; 0 for none.
-
-        Raises:
-            RankError: If another rank is known to have failed.
-        """
+        """Return the greatest number that ranks pass here or to the last `poll`; 0 for none. Ranks wait for all."""
         if self.size == 1:
             return number
         return max(self.poll(number), self.poll(number))
@@ -209,17 +178,9 @@ def current() -> Ranks:
 
 
 def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
-    """Join the other ranks, which all call it; afterwards they can exchange tensors.
+    """Join the other ranks, which all call this; `current` returns them from now on.
 
-    Args:
-        notices: The notices of the launch.
-        options: Settings of the ingredient `distributed`.
-
-    Returns:
-        The ranks, which `current` returns from now on.
-
-    Raises:
-        RankError: If a rank does not come within `timeout_s`.
+    Raises `RankError` if a rank does not arrive within `timeout_s`.
     """
     global _current
     import torch.distributed as dist
@@ -243,14 +204,7 @@ def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
 
 
 def backend_of(name: str) -> str:
-    """Return torch's name of a backend.
-
-    Args:
-        name: The setting: `auto`, `gloo` or `nccl`.
-
-    Returns:
-        `gloo` if that is the setting, or there is no GPU; else NCCL for tensors on GPUs, gloo for those on the CPU.
-    """
+    """Return torch's name of a backend: `gloo` as set or without a GPU, else NCCL for GPUs and gloo for the CPU."""
     import torch
 
     if name == "gloo" or not torch.cuda.is_available():
@@ -259,11 +213,10 @@ def backend_of(name: str) -> str:
 
 
 def leave(*, well: bool) -> None:
-    """Leave the other ranks.
+    """Leave the other ranks; `well` means that this rank has ended normally.
 
-    Args:
-        well: Whether this rank has ended normally. Otherwise connections of NCCL stay open until the process ends,
-            because closing them would wait for a rank that is gone.
+    Otherwise connections of NCCL stay open until the process ends, because closing them would wait for a rank that is
+    gone.
     """
     global _current
     if _current is ALONE:
@@ -277,9 +230,8 @@ def leave(*, well: bool) -> None:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Tell whether an error is about the connection to other ranks, so that another rank is to blame.
+    """Return whether an error is about the connection to other ranks, so that another rank is to blame.
 
-    Args:
-        error: Any error; torch raises those of connections as RuntimeError, and only the message tells them apart.
+    Torch raises such errors as RuntimeError; only the message tells them apart.
     """
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OF_CONNECTION)

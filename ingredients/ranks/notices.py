@@ -15,9 +15,9 @@ import threading
 import time
 from typing import Any
 
-from ingredients.errors import RankError
-from ingredients.ranks.world import World
-from observers.record.identity import start_of
+from sacristan.ingredients.errors import RankError
+from sacristan.ingredients.ranks.world import World
+from sacristan.observers.record.identity import start_of
 
 __all__ = ["Notices"]
 
@@ -35,16 +35,10 @@ _BAD = ("FAILED", "INTERRUPTED")
 
 
 class Notices:
-    """The notices of a launch.
-
-    Args:
-        world: The rank of this process.
+    """The notices of a launch; `RankError` if the ranks cannot connect.
 
     Attributes:
         store: The store, for torch's own process group.
-
-    Raises:
-        RankError: If the ranks cannot connect.
     """
 
     def __init__(self, world: World) -> None:
@@ -74,23 +68,13 @@ class Notices:
         self.put(f"here/{world.rank}", _me())
 
     def put(self, name: str, value: Any) -> None:
-        """Post a notice, which stays in the store.
-
-        Args:
-            name: Its name; a later notice of the same name replaces it.
-            value: Anything that JSON holds.
-        """
+        """Post a notice with a JSON value, which stays in the store until another of the same name replaces it."""
         self._notices.set(name, json.dumps(value))
 
     def take(self, name: str, timeout_s: float | None = None) -> Any:
-        """Wait for a notice, and return it.
+        """Wait for a notice, and return it; without `timeout_s`, for as long as all ranks live.
 
-        Args:
-            name: Its name.
-            timeout_s: Seconds to wait; None waits as long as all ranks live.
-
-        Raises:
-            RankError: If a rank has ended meanwhile, or it takes longer than `timeout_s`.
+        Raises `RankError` if a rank has ended meanwhile, or the time is up.
         """
         until = None if timeout_s is None else time.monotonic() + timeout_s
         looked = time.monotonic()
@@ -112,19 +96,14 @@ class Notices:
             raise RankError("rank 0, or the launcher, is gone: its store does not answer") from error
 
     def know_all(self) -> None:
-        """Remember host and pid of the other ranks, all of which are here, for when the store is gone."""
+        """Remember host and pid of the other ranks, for when the store is gone."""
         for rank in range(self.world.size):
             self._person(rank)
 
     # ------------------------------------------------------------------ how ranks end
 
     def tell_end(self, status: str, reason: str) -> None:
-        """Post how this rank ends; only the first call counts.
-
-        Args:
-            status: Such as COMPLETED, FAILED or INTERRUPTED; the last two end the other ranks.
-            reason: The error or the signal, for the messages of the other ranks.
-        """
+        """Post how this rank ends; only the first call counts. FAILED and INTERRUPTED end the other ranks."""
         if not self._has_ended:
             self._has_ended = True
             end = {"status": status, "reason": reason}
@@ -134,7 +113,7 @@ class Notices:
                     self.put("failed", {**end, "rank": self.world.rank})
 
     def watch(self) -> None:
-        """Watch in a thread from now on whether another rank has failed: the store may end with rank 0."""
+        """Watch in a thread whether another rank has failed: the store may end with rank 0."""
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
         self._watching.start()
 
@@ -159,11 +138,7 @@ class Notices:
             raise self._known
 
     def leave(self, *, well: bool) -> None:
-        """Stop watching. If the store ends with this rank, first wait some seconds until the others know why.
-
-        Args:
-            well: Whether this rank has ended normally, so that the others need no reason.
-        """
+        """Stop watching. If the store ends with this rank, first wait some seconds until the others know why."""
         if not well and self.world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
             until = time.monotonic() + _REASON_S
             others = range(1, self.world.size)
@@ -177,7 +152,7 @@ class Notices:
         return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
 
     def ended(self) -> RankError | None:
-        """Return the error of a rank that has failed, or is gone without a notice; None as long as there is none.
+        """Return the error of a rank that has failed, or is gone without a notice; None if there is none.
 
         Only ranks of the same node can see that a process is gone. Ranks that ended normally, or because of another
         one, do not count.

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
-from ingredients.errors import ConfigError
+from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["World", "world_of"]
 
@@ -32,7 +32,6 @@ class World:
 
     Attributes:
         rank: Number of this process, from 0.
-        size: Number of processes.
         local_rank: Number of this process on its node.
         local_size: Number of processes on its node.
         launch: Name of the launch, the same after a restart of its processes; empty for a single process.
@@ -57,19 +56,12 @@ class World:
 
     @property
     def way_out(self) -> str:
-        """End of a message for those who did not want ranks; empty where only `torchrun` starts any."""
+        """End of a message for users who did not want ranks; empty if only `torchrun` starts any."""
         return "; to have a run of each task of srun, start them with: env -u SLURM_PROCID" if self.meeting else ""
 
 
 def world_of(environ: Mapping[str, str] | None = None) -> World:
-    """Return the world that the environment describes; that of a single process, if it describes none.
-
-    Args:
-        environ: The environment; by default that of this process.
-
-    Raises:
-        ConfigError: If a variable holds no number, or a rank is out of range.
-    """
+    """Return the world that the environment describes; that of a single process if it describes none."""
     environ = os.environ if environ is None else environ
     if not all(environ.get(name) for name in _NEEDED):
         return _of_step(environ)
@@ -87,7 +79,7 @@ def world_of(environ: Mapping[str, str] | None = None) -> World:
 
 
 def _of_step(environ: Mapping[str, str]) -> World:
-    """Return the world of the tasks that one `srun` has started; a batch script is no such task."""
+    """Return the world of the tasks that one `srun` has started; a batch script is not such a task."""
     if not all(environ.get(name) for name in _OF_STEP) or environ["SLURM_STEP_NUM_TASKS"] == "1":
         return World()
     job, step, restarts = (_number(environ, f"SLURM_{name}", 0) for name in ("JOB_ID", "STEP_ID", "RESTART_COUNT"))
@@ -111,7 +103,7 @@ def _of_step(environ: Mapping[str, str]) -> World:
 
 
 def _first_host(nodes: str) -> str:
-    """Return the first host of a list of Slurm, such as `gpu[03-05,07],login`."""
+    """Return the first host of a Slurm host list, such as `gpu[03-05,07],login`."""
     found = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^\[,]*))?", nodes)
     return "".join(filter(None, found.groups())) if found else nodes
 

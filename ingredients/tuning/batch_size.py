@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ingredients.config.construct import require
-from ingredients.config.tables import print_table
-from ingredients.datasets.batches import Batches
-from ingredients.errors import DeviceError
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.lr_range import step, unchanged
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.datasets.batches import Batches
+from sacristan.ingredients.errors import DeviceError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.tuning.lr_range import step, unchanged
 
 __all__ = ["BatchSizes", "Tried", "batch_of", "draw", "is_out_of_memory", "largest", "largest_batch", "print_sizes"]
 
@@ -38,7 +38,6 @@ class Tried:
     """A trial of a batch size.
 
     Attributes:
-        size: Samples in the batch.
         peak_bytes: Peak memory of tensors on the device; None if it did not suffice.
         step_s: Seconds of a step of training; None if the memory did not suffice.
     """
@@ -64,14 +63,10 @@ class BatchSizes:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest size that fits, where all smaller ones do; 0 if none does.
+    """Return the largest size up to `most` that fits, assuming all smaller ones do; 0 if none does.
 
     Doubles until a size does not fit, then bisects to 1 part in 16, or exactly below 16: the free memory of a device
     varies by more.
-
-    Args:
-        fits: Tries a size.
-        most: The largest size to try.
     """
     good, bad = 0, most + 1
     size = 1
@@ -87,22 +82,10 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def largest_batch(
     model: nn.Module, loss: Loss, batches: Batches, optimizer: torch.optim.Optimizer, amp: MixedPrecision
 ) -> BatchSizes:
-    """Find the largest batch for which a step of training fits into the memory of a CUDA device.
+    """Find the largest batch for which a training step fits into the memory of a CUDA device, with all trials.
 
-    It has at most all training samples. Model, optimizer and random streams are restored afterwards.
-
-    Args:
-        model: The model, on its device.
-        loss: The loss.
-        batches: The source of samples.
-        optimizer: Over the model's parameters.
-        amp: The precision; sizes are those of micro-batches.
-
-    Returns:
-        The largest size, and all trials.
-
-    Raises:
-        DeviceError: If the device is not CUDA.
+    It has at most all training samples. Model, optimizer and random streams are restored afterwards. Sizes are those of
+    micro-batches.
     """
     device = amp.device
     if device.type != "cuda":
@@ -151,15 +134,7 @@ def print_sizes(sizes: BatchSizes) -> None:
 
 
 def draw(sizes: BatchSizes, path: Path) -> None:
-    """Draw peak memory and speed by size as a PNG; sizes that do not fit are red lines.
-
-    Args:
-        sizes: From `largest_batch`.
-        path: The file.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draw peak memory and speed by size as a PNG; sizes that do not fit are red lines."""
     figure = require("matplotlib.figure", "plot", "drawing memory").Figure(figsize=(6, 6), layout="constrained")
     memory, speed = figure.subplots(2, sharex=True)
     good = [trial for trial in sizes.tried if trial.peak_bytes is not None and trial.step_s is not None]
@@ -177,15 +152,7 @@ def draw(sizes: BatchSizes, path: Path) -> None:
 
 
 def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return one batch of the first samples of an epoch, whose memory is allocated once.
-
-    Args:
-        batches: The source of samples, in batches of any size.
-        size: Samples in the batch; fewer if an epoch has fewer.
-
-    Raises:
-        DeviceError: If there is no sample.
-    """
+    """Return one batch of the first samples of an epoch (fewer if it has fewer); its memory is allocated once."""
     whole: tuple[torch.Tensor, torch.Tensor] | None = None
     count = 0
     for inputs, targets in batches.epoch(1):
@@ -205,7 +172,7 @@ def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Tell whether an error means that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
+    """Return whether an error means that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
 
     These allocate their own workspaces. If cuDNN finds no room for one, its message is that it has no engine.
     """

@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ingredients.config.construct import require
-from ingredients.config.seed import global_states, set_global_states
-from ingredients.config.tables import print_table
-from ingredients.datasets.batches import Batches
-from ingredients.errors import OptimizerError
-from ingredients.losses.building import Loss
-from ingredients.models.modes import evaluating, switching
-from ingredients.precision.mixed_precision import MixedPrecision, recomputes_loss, with_shares
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.config.seed import global_states, set_global_states
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.datasets.batches import Batches
+from sacristan.ingredients.errors import OptimizerError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.modes import evaluating, switching
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision, recomputes_loss, with_shares
 
 __all__ = ["LrRange", "draw", "print_range", "step", "try_rates", "unchanged"]
 
@@ -52,7 +52,7 @@ class LrRange:
 
     @property
     def lowest(self) -> float:
-        """The rate at which the loss was lowest; a training is about to diverge there."""
+        """The rate at which the loss was lowest; training is about to diverge there."""
         return self.rates[int(np.argmin(self.losses))]
 
     @property
@@ -79,22 +79,8 @@ def try_rates(
     """Train for one pass while the learning rate rises, then restore model, optimizer and random streams.
 
     A pass of fewer than 100 steps is repeated up to that number, and one of more than 1000 ends there. Groups of the
-    optimizer keep the ratios of their rates; the rate of the first group counts.
-
-    Args:
-        model: The model, on the device of the data.
-        loss: The loss.
-        batches: The training part.
-        optimizer: Over the model's parameters, with the rates of the config.
-        amp: Precision, clipping and accumulation.
-        lowest: First learning rate.
-        highest: Last learning rate.
-
-    Returns:
-        The smoothed loss by learning rate, up to the rate at which it diverged.
-
-    Raises:
-        OptimizerError: If the optimizer recomputes its loss, or the first loss is not finite.
+    optimizer keep the ratios of their rates; the rate of the first group counts. Returns the smoothed loss by learning
+    rate, up to the rate at which it diverged.
     """
     if recomputes_loss(optimizer):
         raise OptimizerError(
@@ -133,15 +119,7 @@ def step(
     optimizer: torch.optim.Optimizer,
     amp: MixedPrecision,
 ) -> float:
-    """Take one optimizer step on micro-batches, and return the loss before it; waits for the device.
-
-    Args:
-        model: The model.
-        loss: The loss.
-        group: Inputs and targets of the micro-batches.
-        optimizer: Over the model's parameters.
-        amp: Precision and clipping.
-    """
+    """Take one optimizer step on micro-batches, and return the loss before it; waits for the device."""
     value: Tensor | float = 0.0
     for (inputs, targets), share in with_shares(
         group, lambda batch: loss.normalizer(batch[1]), is_sum=loss.averaging == "sum"
@@ -160,11 +138,7 @@ def step(
 def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision) -> Iterator[None]:
     """Restore weights, statistics, modes, optimizer, precision and global random streams after the block.
 
-    Args:
-        model: The model.
-        loss: The loss, whose module may have parameters or statistics.
-        optimizer: The optimizer; its gradients are cleared.
-        amp: The precision, whose scale may change.
+    The optimizer's gradients are cleared.
     """
     parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
     kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
@@ -200,15 +174,7 @@ def print_range(tried: LrRange) -> None:
 
 
 def draw(tried: LrRange, path: Path) -> None:
-    """Draw the smoothed loss by learning rate as a PNG, with a line at the suggestion.
-
-    Args:
-        tried: From `try_rates`.
-        path: The file.
-
-    Raises:
-        MissingDependencyError: If matplotlib is not installed.
-    """
+    """Draw the smoothed loss by learning rate as a PNG, with a line at the suggestion."""
     figure = require("matplotlib.figure", "plot", "drawing the losses").Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
     axes.semilogx(tried.rates, tried.losses)

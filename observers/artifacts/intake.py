@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
-from observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
-from observers.errors import ArtifactError
-from observers.record.atomic_file import sync_file, sync_folder
-from observers.record.locking import RecordLock, is_locked
-from observers.record.schema import LOCK
-from observers.record.stored_files import make_shared, share, write_sparsely
+from sacristan.observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.atomic_file import sync_file, sync_folder
+from sacristan.observers.record.locking import RecordLock, is_locked
+from sacristan.observers.record.schema import LOCK
+from sacristan.observers.record.stored_files import make_shared, share, write_sparsely
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
@@ -32,11 +32,7 @@ _Stamp = tuple[int, int, int, int]
 
 
 class Incoming:
-    """A folder of the store for incomplete files; readers do not see it, and a failure empties it.
-
-    Args:
-        root: The folder of the store.
-    """
+    """A folder of the store for incomplete files; readers do not see it, and a failure empties it."""
 
     def __init__(self, root: Path) -> None:
         self.contents = root / "contents"
@@ -59,26 +55,16 @@ class Incoming:
             self._lock.release()
 
     def holds(self, sha256: str, num_bytes: int) -> bool:
-        """Tell whether the store has a content, judging by its length.
-
-        Args:
-            sha256: The content's SHA-256.
-            num_bytes: Its length.
-        """
+        """Tell whether the store has a content, judging by its length."""
         try:
             return content_path(self.contents, sha256).stat().st_size == num_bytes
         except OSError:
             return False
 
     def take(self, stream: BinaryIO, expected_bytes: int) -> tuple[str, int]:
-        """Read a stream, and keep a new content.
+        """Read a stream, keep its content if that is new, and return its SHA-256 and length.
 
-        Args:
-            stream: The stream.
-            expected_bytes: Its length. A longer one is not read to its end, because a growing file may have none.
-
-        Returns:
-            The SHA-256 and the length of what was read.
+        A stream longer than `expected_bytes` is not read to its end, because a growing file may have none.
         """
         path = self.folder / f"taken-{secrets.token_hex(8)}"
         sha256, num_bytes = hashlib.sha256(), 0
@@ -115,14 +101,7 @@ class Incoming:
 
 
 def sweep_incoming(root: Path) -> list[int]:
-    """Remove incomplete files of killed processes.
-
-    Args:
-        root: The folder of the store.
-
-    Returns:
-        The lengths of the removed files.
-    """
+    """Remove incomplete files of killed processes, and return their lengths."""
     gone = []
     with contextlib.suppress(FileNotFoundError):
         for folder in (root / "incoming").iterdir():
@@ -138,33 +117,21 @@ def sweep_incoming(root: Path) -> list[int]:
 
 
 def make_read_only(path: Path) -> None:
-    """Remove all rights to write a file, so that no program changes a content by mistake; rights to read it stay.
+    """Remove all write permissions of a file, so that no program changes a content by mistake.
 
-    Args:
-        path: The file. Its folder decides who may replace or remove it.
-
-    Raises:
-        OSError: If the file belongs to another user.
+    Raises OSError for another user's file.
     """
     path.chmod(path.stat().st_mode & 0o444)
 
 
 def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]] = ()) -> list[ArtifactFile]:
-    """Read a file, or all files of a folder.
+    """Read a file, or all files of a folder, and return them sorted by name.
 
     Links to files within the folder count as files. All other links, and anything that is not a file, are rejected.
 
-    Args:
-        path: The file or folder.
-        incoming: Receives the contents.
-        likely: Names and lengths of files that the store probably has; they are hashed before they are copied.
-
-    Returns:
-        The files, sorted by name.
-
-    Raises:
-        ArtifactError: If something cannot be read, is rejected, or changed in the meantime.
-        OSError: If the store cannot be written.
+    Files with name and length in `likely` are hashed before they are copied, because the store probably has them.
+    Raises ArtifactError for a file that is rejected, cannot be read or changes meanwhile, and OSError if the store
+    cannot be written.
     """
     before = _listing(path)
     home = path if path.is_dir() else path.parent

@@ -16,12 +16,12 @@ import re
 import time
 from pathlib import Path
 
-from observers.artifacts.version import ArtifactVersion, from_manifest
-from observers.errors import ArtifactDamagedError
-from observers.record.atomic_file import sync_folder
-from observers.record.json_text import parse_json
-from observers.record.regular_file import read_regular
-from observers.record.stored_files import make_shared, share
+from sacristan.observers.artifacts.version import ArtifactVersion, from_manifest
+from sacristan.observers.errors import ArtifactDamagedError
+from sacristan.observers.record.atomic_file import sync_folder
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.stored_files import make_shared, share
 
 __all__ = ["Manifests"]
 
@@ -34,12 +34,7 @@ _CLAIM_S = 2.0
 
 
 class Manifests:
-    """The manifests in a folder, `<name>/v<number>.json`.
-
-    Args:
-        home: The folder.
-        contents: Where the contents of the versions are.
-    """
+    """The manifests in a folder, `<name>/v<number>.json`."""
 
     def __init__(self, home: Path, contents: Path) -> None:
         self.home = home
@@ -55,11 +50,7 @@ class Manifests:
             return []
 
     def numbers(self, name: str) -> dict[int, tuple[int, int, int]]:
-        """Return every number in use, in order, with a stamp that changes with the manifest.
-
-        Args:
-            name: The artifact's name.
-        """
+        """Return every number in use, in order, with a stamp that changes with the manifest."""
         found = {}
         try:
             entries = list(os.scandir(self.home / name))
@@ -74,15 +65,7 @@ class Manifests:
         return dict(sorted(found.items()))
 
     def read(self, name: str, number: int) -> ArtifactVersion | None:
-        """Return a version; None if there is none, or only a claim to its number.
-
-        Args:
-            name: The artifact's name.
-            number: The version's number.
-
-        Raises:
-            ArtifactDamagedError: If its manifest cannot be read or is invalid.
-        """
+        """Return a version; None if there is none, or only a claim to its number."""
         path = self.home / name / f"v{number}.json"
         try:
             raw = read_regular(path)
@@ -99,11 +82,7 @@ class Manifests:
     def latest(self, name: str) -> ArtifactVersion | None:
         """Return the newest version; None if there is none.
 
-        Args:
-            name: The artifact's name.
-
-        Raises:
-            ArtifactDamagedError: If its manifest is damaged; an older version is not a substitute.
+        Raises an error if that version is damaged: an older one is no substitute.
         """
         for number in reversed(self.numbers(name)):
             version = self.read(name, number)
@@ -112,11 +91,7 @@ class Manifests:
         return None
 
     def versions(self, name: str) -> list[ArtifactVersion]:
-        """Return all versions that can be read, the oldest first; each damaged one is logged as an error.
-
-        Args:
-            name: The artifact's name.
-        """
+        """Return all versions that can be read, the oldest first; each damaged one is logged as an error."""
         found = []
         for number in self.numbers(name):
             try:
@@ -128,19 +103,7 @@ class Manifests:
         return found
 
     def add(self, manifest: Path, name: str, digest: str) -> int:
-        """Give a manifest the next free number, unless a version has its content.
-
-        Args:
-            manifest: The file.
-            name: The artifact's name.
-            digest: The digest of its files.
-
-        Returns:
-            The number of the version with this content.
-
-        Raises:
-            OSError: If the folder cannot be written.
-        """
+        """Give a manifest the next free number unless a version has its content; return that version's number."""
         folder = self.home / name
         make_shared(folder, self.home.parent)
         # One listing for both; a manifest between two listings would be neither found nor in the way of the number.

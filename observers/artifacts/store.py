@@ -6,15 +6,14 @@
     _artifacts/versions/<name>/used/v1/<uid> an empty file for each run that used it
     _artifacts/incoming/                     files that are not complete yet
 
-There are no locks (see `observers.artifacts.manifests`). Without hard links, two processes that log one content at the
-same time may create two versions with the same digest, which is harmless.
+There are no locks (see `sacristan.observers.artifacts.manifests`). Without hard links, two processes that log one
+content at the same time may create two versions with the same digest, which is harmless.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import json
 import logging
 import os
@@ -23,14 +22,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.artifacts.intake import Incoming, make_read_only, take_tree
-from observers.artifacts.manifests import Manifests
-from observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
-from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from observers.record.atomic_file import sync_file
-from observers.record.json_text import parse_json
-from observers.record.safe_paths import shown_path
-from observers.record.stored_files import make_shared
+from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
+from sacristan.observers.artifacts.manifests import Manifests
+from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record.atomic_file import sync_file
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 
@@ -282,15 +282,14 @@ class ArtifactStore:
         if numbers:
             last = f" to v{numbers[-1]}" if len(numbers) > 1 else ""
             return f"{reference}: {where} has no such version of {name}; it has v{numbers[0]}{last}"
-        near = difflib.get_close_matches(name, self.names(), 1)
-        hint = f"did you mean {near[0]}?" if near else "log it first: _run.log_artifact(name, path)"
+        hint = word_suggestion(name, self.names(), "log it first: _run.log_artifact(name, path)")
         return f"{reference}: {where} has no artifact {name}; {hint}"
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return metadata as JSON."""
 
-    def plain(value: Any) -> Any:
+    def as_json(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
         if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch; masked ones are null
@@ -301,7 +300,7 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if metadata is None:
         return {}
     try:
-        text = json.dumps(metadata, default=plain)
+        text = json.dumps(metadata, default=as_json)
         found = parse_json(text)
         if not isinstance(found, dict):
             raise TypeError(f"it is a {type(metadata).__name__}")

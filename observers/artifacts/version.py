@@ -13,10 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from observers.record.atomic_file import replacing
-from observers.record.regular_file import open_regular
-from observers.record.stored_files import write_sparsely
+from sacristan.configs.map import abbreviated
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.stored_files import write_sparsely
 
 __all__ = [
     "ArtifactFile",
@@ -142,7 +143,7 @@ class ArtifactVersion:
     def _file(self, name: str | None) -> ArtifactFile:
         found = [file for file in self.files if name in (None, file.path)]
         if len(found) != 1:
-            names = ", ".join(file.path for file in self.files[:10]) + (", ..." if len(self.files) > 10 else "")
+            names = abbreviated(file.path for file in self.files)
             raise ArtifactNotFoundError(f"{self}: got the file name {name!r}, expected one of: {names}")
         return found[0]
 
@@ -198,23 +199,14 @@ class ArtifactVersion:
 
 
 def content_path(contents: Path, sha256: str) -> Path:
-    """Return the path of a content in a store.
-
-    Args:
-        contents: The store's folder of contents.
-        sha256: The content's SHA-256.
-    """
+    """Return the path of a content in a store."""
     return contents / sha256[:2] / sha256
 
 
 def digest_of(files: Iterable[ArtifactFile]) -> str:
-    """Return the digest of an artifact, which identifies its content.
+    """Return the digest that identifies an artifact's content.
 
-    Args:
-        files: Its files, in any order.
-
-    Returns:
-        SHA-256 over the names and SHA-256 of all files, sorted by name, in hexadecimal digits.
+    It is the SHA-256 over the names and SHA-256 of all files, sorted by name, in hexadecimal digits.
     """
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
@@ -223,15 +215,7 @@ def digest_of(files: Iterable[ArtifactFile]) -> str:
 
 
 def check_name(name: Any, what: str = "artifact name") -> str:
-    """Check the name of an artifact, or of a type of artifacts, and return it.
-
-    Args:
-        name: The name, which may be any value.
-        what: What the name is for, in the error.
-
-    Raises:
-        ArtifactError: If it is invalid.
-    """
+    """Check the name of an artifact, or of a type of artifacts, and return it."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ArtifactError(
             f"{what}: got {name!r}, expected up to 128 letters (a-z, A-Z), digits, dots, underscores and hyphens, "
@@ -250,14 +234,7 @@ class Reference:
 
 
 def parse_reference(text: Any) -> Reference:
-    """Parse a reference to a version.
-
-    Args:
-        text: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`.
-
-    Raises:
-        ArtifactError: If it is none of these.
-    """
+    """Parse a reference to a version: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`."""
     match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ArtifactError(
@@ -267,17 +244,7 @@ def parse_reference(text: Any) -> Reference:
 
 
 def from_manifest(document: Any, name: str, number: int, contents: Path) -> ArtifactVersion:
-    """Return the version that a manifest describes.
-
-    Args:
-        document: The manifest, as JSON.
-        name: The artifact's name.
-        number: The version's number.
-        contents: Where the store keeps contents.
-
-    Raises:
-        ArtifactDamagedError: If the manifest is invalid, or is not that of `name`.
-    """
+    """Return the version that a manifest describes."""
     try:
         if document["format"] != FORMAT:
             use = "use the version of the lab that logged it"
@@ -310,8 +277,6 @@ def from_manifest(document: Any, name: str, number: int, contents: Path) -> Arti
 def is_safe(path: str) -> bool:
     """Tell whether a file's name stays within the artifact's folder.
 
-    Args:
-        path: The name, with `/` between its parts. Absolute paths, `.` and `..`, empty parts and null characters are
-            not safe.
+    Absolute paths, `.` and `..`, empty parts and null characters are not safe.
     """
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))

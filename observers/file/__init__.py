@@ -1,6 +1,6 @@
 """`FileObserver`, and attaching it."""
 
-import configs.importing
+import sacristan.configs.importing
 
 # Before the modules here import it.
-configs.importing.import_sacred()
+sacristan.configs.importing.import_sacred()

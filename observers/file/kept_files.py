@@ -6,12 +6,12 @@ import filecmp
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ArtifactError
-from observers.file.recording import Recording
-from observers.record.numbered_folder import artifact_path, make_numbered_folder
-from observers.record.safe_paths import file_name
-from observers.record.schema import DESTINATION, EARLIER_FOLDER
-from observers.record.stored_files import copy_file, keep, open_file, path_below
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.file.recording import Recording
+from sacristan.observers.record.numbered_folder import artifact_path, make_numbered_folder
+from sacristan.observers.record.safe_paths import file_name
+from sacristan.observers.record.schema import DESTINATION, EARLIER_FOLDER
+from sacristan.observers.record.stored_files import copy_file, keep, open_file, path_below
 
 __all__ = ["keep_artifact", "keep_resource"]
 
@@ -19,14 +19,8 @@ __all__ = ["keep_artifact", "keep_resource"]
 def keep_resource(recording: Recording, filename: str, store: Path, *, copy: bool) -> None:
     """Keep the content of a file that the run read.
 
-    Args:
-        recording: The run's recording.
-        filename: The file.
-        store: The folder of contents.
-        copy: Whether to copy a file that lies below the folder of runs; others are always copied.
-
-    Raises:
-        ArtifactError: If it cannot be kept; `run.json` lists it if the store cannot be written.
+    Without `copy`, a file below the folder of runs is listed where it is; others are always copied. If the store cannot
+    be written, `run.json` lists the file as lost.
     """
     try:
         stored = None if copy else path_below(recording.base, Path(filename))
@@ -52,18 +46,9 @@ def keep_artifact(
     *,
     copy: bool,
 ) -> None:
-    """Keep a file that the run made, in the run's folder.
+    """Keep a file that the run made, in the run's folder; without `copy`, list it where it is.
 
-    Args:
-        recording: The run's recording.
-        name: The artifact's name, and its path in the folder; that of the file is made valid by `file_name`.
-        filename: The file.
-        metadata: What to note about it.
-        content_type: Its MIME type.
-        copy: Whether to copy the file; otherwise it is listed where it is.
-
-    Raises:
-        ArtifactError: If the file cannot be read, the name is invalid, or the folder cannot be written.
+    `name` is also its path in the folder. If it is the file's own name, `file_name` makes it valid.
     """
     file = Path(filename).absolute()
     with recording.lock:

@@ -1,8 +1,8 @@
 """`FileObserver`: records a run in a folder, so that a killed process loses no point.
 
 It is a subclass of Sacred's FileStorageObserver, for scripts that find their folder with `isinstance`. It has the same
-arguments and the same layout of a run's folder, with additional files (see `observers.record.schema`). It never raises
-into a run: data that cannot be written is reported once, retried, and counted if it is lost.
+arguments and the same layout of a run's folder, with additional files (see `sacristan.observers.record.schema`). It
+never raises into a run: data that cannot be written is reported once, retried, and counted if it is lost.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 
 from sacred.observers import FileStorageObserver
 
-from observers.file.kept_files import keep_artifact, keep_resource
-from observers.file.recording import Recording, recording_of
-from observers.file.run_file import Beginning
-from observers.file.sacreds_interface import SacredsInterface
-from observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
-from observers.record.guarding import guarded, guarded_without_lock
-from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.media_files import MediaEntry
-from observers.record.points.point_log import PointLog
-from observers.record.points.rewinding import Position, held, read_position
-from observers.record.safe_paths import lasting_path
+from sacristan.observers.file.kept_files import keep_artifact, keep_resource
+from sacristan.observers.file.recording import Recording, recording_of
+from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.file.sacreds_interface import SacredsInterface
+from sacristan.observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
+from sacristan.observers.record.guarding import guarded, guarded_without_lock
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.rewinding import Position, held, read_position
+from sacristan.observers.record.safe_paths import lasting_path
 
 __all__ = ["FileObserver", "file_observer", "run_folder"]
 
@@ -42,7 +42,7 @@ class FileObserver(SacredsInterface):
     """Records runs in a folder, each in a numbered folder of its own.
 
     If `meta_info["resume"]` is the folder of an earlier run in `basedir`, the run continues that record, with one more
-    session (see `observers.record.resuming`).
+    session (see `sacristan.observers.record.resuming`).
 
         ex.observers.append(FileObserver("my_runs"))
 
@@ -122,7 +122,7 @@ class FileObserver(SacredsInterface):
         """Return the part of a position that the record has; less if points or media were lost.
 
         Args:
-            position: See `observers.record.points.rewinding`.
+            position: See `sacristan.observers.record.points.rewinding`.
         """
         return held(self._started().folder, position)
 

@@ -6,11 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from observers.file.run_file import RunFile
-from observers.provenance.gathering import Gathering
-from observers.provenance.lab_sources import LabSources
-from observers.record.guarding import Pace
-from observers.record.journal import Journal
+from sacristan.configs.map import abbreviated
+from sacristan.observers.file.run_file import RunFile
+from sacristan.observers.provenance.gathering import Gathering
+from sacristan.observers.provenance.lab_sources import LabSources
+from sacristan.observers.record.guarding import Pace
+from sacristan.observers.record.journal import Journal
 
 __all__ = ["Origins"]
 
@@ -23,13 +24,7 @@ _OF_MACHINE = ("python", "cpu", "gpus", "cuda", "cudnn")
 
 
 class Origins:
-    """Records the origins of one session of a run.
-
-    Args:
-        journal: The run's journal.
-        run: The run's `run.json`.
-        sources: Keeps the sources.
-    """
+    """Records the origins of one session of a run."""
 
     def __init__(self, journal: Journal, run: RunFile, sources: LabSources) -> None:
         self._journal = journal
@@ -42,24 +37,14 @@ class Origins:
         self._pace = Pace()
 
     def gather(self, lock: Any, experiment: Mapping[str, Any], *, with_reads: bool) -> None:
-        """Start to gather git, packages, machine, and the files that the run reads.
-
-        Args:
-            lock: The observer's lock.
-            experiment: What Sacred says about the experiment.
-            with_reads: Whether to record files and environment variables that the run reads.
-        """
+        """Start to gather git, packages, machine, and the files that the run reads."""
         note_changes = None if self._run.session is None else self._note_environment
         self._gathering = Gathering(self._journal, lock, experiment, note_changes, with_reads=with_reads)
 
     def save_sources(self, *, last: bool = False) -> bool:
-        """Keep every source that is imported by now; sources imported later come with later heartbeats.
+        """Keep every source imported so far, and return whether `run.json` has changed and must be written.
 
-        Args:
-            last: Whether the run ends, so sources that cannot be kept are lost.
-
-        Returns:
-            Whether `run.json` has changed, and must be written.
+        Sources imported later come with later heartbeats. At the end (`last`), sources that cannot be kept are lost.
         """
         has_new = self._sources.look(last=last)
         if has_new:
@@ -93,19 +78,14 @@ class Origins:
     def look(self, *, last: bool = False) -> None:
         """Record determinism flags and libraries that have changed.
 
-        Args:
-            last: Whether the run ends; otherwise this takes at most 1 % of the time.
+        Before the `last` call, this takes at most 1 % of the time.
         """
         if self._gathering is not None and (last or self._pace.is_due):
             with self._pace:
                 self._gathering.look()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until everything is gathered; do not call it under the lock, which gathering takes.
-
-        Args:
-            timeout_s: The longest time to wait.
-        """
+        """Wait until everything is gathered; do not call it under the lock, which gathering takes."""
         if self._gathering is not None:
             self._gathering.join(timeout_s)
 
@@ -123,11 +103,9 @@ class Origins:
                 texts = [
                     name if (pair := pairs[name]) is None else f"{name} was {pair[0]}, is {pair[1]}" for name in new
                 ]
-                more = f", and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
                 _log.warning(
-                    "%s is resumed, but not as it began, so it may end differently: %s: %s%s",
+                    "%s is resumed, but not as it began, so it may end differently: %s: %s",
                     self._journal.folder,
                     part,
-                    ", ".join(texts[:_SHOWN]),
-                    more,
+                    abbreviated(texts, _SHOWN, ", and {} more"),
                 )

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from observers.file.sacred_form import in_fixed_order, plain
-from observers.record.object_names import object_name
+from sacristan.observers.file.sacred_form import in_fixed_order, plain
+from sacristan.observers.record.object_names import object_name
 
 __all__ = ["Opaque", "comes_back", "is_form_of", "is_recorded_object", "opaque_in", "read_back"]
 
@@ -44,11 +44,7 @@ _KEY = "json://"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Opaque:
-    """A recorded object that cannot be made without code of its author.
-
-    Attributes:
-        form: Its description in the record.
-    """
+    """A recorded object that cannot be made without code of its author."""
 
     form: Any
 
@@ -68,11 +64,7 @@ def is_recorded_object(form: Mapping[Any, Any]) -> bool:
 
 
 def read_back(form: Any) -> Any:
-    """Return the value that a recorded form stands for; objects that cannot be made become `Opaque`.
-
-    Args:
-        form: JSON, as `plain` returns it.
-    """
+    """Return the value that a recorded form stands for; objects that cannot be made become `Opaque`."""
     if isinstance(form, list):
         return [read_back(item) for item in form]
     if not isinstance(form, dict):
@@ -158,11 +150,7 @@ def _key(key: Any) -> Any:
 
 
 def _made(form: Any) -> Any:
-    """Return the value of a form.
-
-    Raises:
-        Exception: If it, or anything within it, is of no known kind.
-    """
+    """Return the value of a form; fail if anything in it is of no known kind."""
     if isinstance(form, list):
         return [_made(item) for item in form]
     if not isinstance(form, dict):

@@ -9,20 +9,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ResumeError
-from observers.file.origins import Origins
-from observers.file.run_file import InfoFile
-from observers.file.sacred_form import sacred_metrics, to_ticks
-from observers.file.sessions import Session
-from observers.file.whereabouts import Whereabouts
-from observers.provenance.lab_sources import LabSources
-from observers.record import run_clock
-from observers.record.guarding import Apart, Pace
-from observers.record.media_files import MediaEntry
-from observers.record.points.points import is_rewound
-from observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from observers.record.safe_paths import shown_path
-from observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.file.origins import Origins
+from sacristan.observers.file.run_file import InfoFile
+from sacristan.observers.file.sacred_form import sacred_metrics, to_ticks
+from sacristan.observers.file.sessions import Session
+from sacristan.observers.file.whereabouts import Whereabouts
+from sacristan.observers.provenance.lab_sources import LabSources
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.guarding import Apart, Pace
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.points.points import is_rewound
+from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
+from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
 
 __all__ = ["Recording", "recording_of", "recordings_of"]
 
@@ -36,25 +36,14 @@ _recordings: dict[str, list[Recording]] = {}
 
 
 def recordings_of(uid: str | None) -> list[Recording]:
-    """Return the recordings of a run in this process.
-
-    Args:
-        uid: The run's uid.
-
-    Returns:
-        The recordings, in the order in which they began.
-    """
+    """Return the recordings of a run in this process, in the order in which they began."""
     return list(_recordings.get(uid or "", ()))
 
 
 def recording_of(uid: str | None) -> Recording | None:
     """Return the recording of a run that began first, whose folder has the states of the training.
 
-    Args:
-        uid: The run's uid; None is the uid of no run.
-
-    Returns:
-        The recording; None if this process does not record the run, or it has ended.
+    None if this process does not record the run, or it has ended.
     """
     return next(iter(recordings_of(uid)), None)
 
@@ -63,20 +52,12 @@ class Recording:
     """One run that this process records. Hold `lock` while calling a method, unless it says otherwise.
 
     Args:
-        session: The open record.
-        sources: Keeps sources.
         lock: The lock held by every event of the observer.
         is_spool: Whether the folder of runs belongs to this run alone, and is removed once the run is delivered.
 
     Attributes:
-        base: The folder of runs.
-        is_spool: As passed.
-        lock: As passed.
-        journal: Writes the files.
         lease: Writes `lease.json`, and holds the lock on the record.
-        run: Writes `run.json`.
         start: When the run started, in UTC.
-        origins: Records sources and environment.
     """
 
     def __init__(self, session: Session, sources: LabSources, lock: threading.RLock, *, is_spool: bool = False) -> None:
@@ -136,9 +117,8 @@ class Recording:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write what is known when a session begins: sources, config, lease and `run.json`, in this order.
 
-        Args:
-            config: The run's config. Classes and functions in it are recorded by name; other values that JSON cannot
-                hold become text, with a warning.
+        Classes and functions in the config are recorded by name; other values that JSON cannot hold become text, with a
+        warning.
         """
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
@@ -161,11 +141,7 @@ class Recording:
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
         """Write what is new: points, output, info, result, and that the run is alive.
 
-        Args:
-            info: The run's info.
-            captured_out: All captured output so far; empty if it comes in parts.
-            at: When.
-            result: The run's result so far.
+        `captured_out` is all output so far, or empty if it comes in parts.
         """
         if self._folder_pace.is_due:
             with self._apart.part("following the folder"), self._folder_pace:
@@ -188,10 +164,9 @@ class Recording:
         self.run.heartbeat(at, result)
 
     def add_output(self, text: str) -> None:
-        """Append captured output; what cannot be written is retried with the next heartbeat.
+        """Append captured output; if it cannot be written, retry with the next heartbeat.
 
-        Args:
-            text: The next part, of any length. Lone surrogates are replaced by question marks.
+        Lone surrogates are replaced by question marks.
         """
         self.journal.add_output(text.encode("utf-8", "replace"))
 
@@ -240,24 +215,13 @@ class Recording:
         )
 
     def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None) -> None:
-        """List a file that the run made.
-
-        Args:
-            name: The artifact's name.
-            metadata: What to note about it.
-            content_type: Its MIME type.
-            left_at: Where the file is, if it was not copied into the folder.
-        """
+        """List a file that the run made; `left_at` is its place if it was not copied into the folder."""
         if left_at is None:
             self._artifacts.add(name)
         self.run.add_artifact(name, metadata, content_type, left_at)
 
     def add_metrics(self, metrics_by_name: Mapping[Any, Mapping[str, list[Any]]]) -> None:
-        """Append points of a stock Sacred run.
-
-        Args:
-            metrics_by_name: Sacred's `steps`, `values` and `timestamps` of each metric. Stock Sacred allows any name.
-        """
+        """Append points of a stock Sacred run: `steps`, `values` and `timestamps` by metric, with any name."""
         for name, new in metrics_by_name.items():
             ticks = to_ticks(new["timestamps"], self.start)
             self.journal.points.add_batch(name, new["steps"], new["values"], ticks)
@@ -267,37 +231,23 @@ class Recording:
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write media, each content before its entry.
+        """Write media in the order of logging, each content before its entry.
 
-        Args:
-            entries: Images, sounds, tables and so on, in the order of logging. Those that a full disk rejects are
-                retried; those without a content count as lost.
+        Media that a full disk rejects are retried; those without a content count as lost.
         """
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())
 
     def note_artifact(self, key: str, entry: dict[str, Any]) -> None:
-        """List a version of an artifact in `run.json`, once. It takes the lock.
-
-        Args:
-            key: `artifacts_logged` or `artifacts_used`.
-            entry: See `ArtifactVersion.entry`.
-        """
+        """List a version under `artifacts_logged` or `artifacts_used` in `run.json`, once. It takes the lock."""
         with self.lock:
             self.run.add_once(key, entry)
 
     def rewind(self, position: Position, step: int | None = None) -> Position:
-        """Remove what was recorded beyond a position.
+        """Remove everything recorded beyond a position, and return the position that the record has now.
 
-        Args:
-            position: See `observers.record.points.rewinding`.
-            step: The training's step there; by default one above the greatest step of a metric.
-
-        Returns:
-            The position that the record has now, which has less where something was lost.
-
-        Raises:
-            ResumeError: If the record cannot be written; then this can be repeated.
+        That has less where something was lost. `step` is the training's step there, by default one above the greatest
+        step of a metric. Raises ResumeError if the record cannot be written; then this can be repeated.
         """
         try:
             with self.run.rewinding(next_step(position) if step is None else step):
@@ -328,13 +278,7 @@ class Recording:
         self.lease.release()
 
     def end(self, status: str, at: datetime, **entries: Any) -> None:
-        """Write how the run ended, and close its files.
-
-        Args:
-            status: COMPLETED, FAILED, or Sacred's status of an interruption.
-            at: When.
-            **entries: Further entries of `run.json`.
-        """
+        """Write how the run ended, and close its files."""
         try:
             lost = self._write_rest()
             self.run.end(status, at, lost, **entries)

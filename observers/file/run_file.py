@@ -2,7 +2,7 @@
 
 `run.json` says what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and its
 state (status, heartbeat, result). For a resumed run, its head describes the first session, and the last entry of
-`sessions` the current one (see `observers.record.resuming`).
+`sessions` the current one (see `sacristan.observers.record.resuming`).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from observers.file.sacred_form import OddEntries
-from observers.record import run_clock
-from observers.record.guarding import Pace
-from observers.record.identity import is_anonymous, lease, new_uid, parent_uid, user_name
-from observers.record.journal import Journal
-from observers.record.json_text import MAX_LEVELS
-from observers.record.locking import RecordLock
-from observers.record.redaction import hide_passwords, redact
-from observers.record.schema import FORMAT, INFO, LEASE, RUN
+from sacristan.observers.file.sacred_form import OddEntries
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.guarding import Pace
+from sacristan.observers.record.identity import is_anonymous, lease, new_uid, parent_uid, user_name
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import MAX_LEVELS
+from sacristan.observers.record.locking import RecordLock
+from sacristan.observers.record.redaction import hide_passwords, redact
+from sacristan.observers.record.schema import FORMAT, INFO, LEASE, RUN
 
 __all__ = ["Beginning", "InfoFile", "LeaseFile", "RunFile", "command_line", "new_entry"]
 
@@ -40,10 +40,7 @@ class Beginning(NamedTuple):
 
     Attributes:
         ex_info: The experiment: name, sources, dependencies, repositories.
-        command: The name of the command.
-        host_info: The machine.
         at: When, in UTC without a time zone.
-        config: The config.
         meta_info: The run's meta entry. Observers add the uid, and remove what is meant for them.
         run_id: The id that the run should have, or got from an earlier observer; None for the next free one.
         is_queued: Whether the run is queued, and another process will start it.
@@ -86,13 +83,7 @@ class RunFile:
     """Writes `run.json` whenever something in it changes.
 
     Args:
-        journal: The run's journal.
         entry: The content: from `new_entry`, or `resuming.resumed_entry`.
-        meta_info: Sacred's meta entry of this session.
-
-    Attributes:
-        entry: The content.
-        odd: Converts values that the run notes to JSON.
     """
 
     def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:
@@ -118,11 +109,7 @@ class RunFile:
         return self._journal.write(RUN, self.odd.plain("", self.entry, num_levels=MAX_LEVELS))
 
     def update(self, entries: Mapping[str, Any]) -> None:
-        """Merge entries into the content, and write it.
-
-        Args:
-            entries: The entries, such as from a script that calls `save_json`.
-        """
+        """Merge entries into the content, and write it."""
         self.entry.update(entries)
         self.write()
 
@@ -135,10 +122,6 @@ class RunFile:
         """Note that the run is alive.
 
         A new result is written at once, a heartbeat alone as often as Sacred's: `LeaseFile` writes all of them.
-
-        Args:
-            at: When.
-            result: The run's result so far.
         """
         # Compared as JSON: arrays and other values cannot be compared, or not with ==.
         result = self.odd.plain("result", result)
@@ -150,47 +133,26 @@ class RunFile:
             self.write()
 
     def note_sources(self, pairs: list[list[str]], changed: list[str]) -> None:
-        """List the sources, for the next `write`; see `LabSources`.
-
-        Args:
-            pairs: The name of each source, and where its content is kept.
-            changed: Sources that differ from the earlier sessions of a resumed run.
-        """
+        """List the sources as `[name, place of its content]`, for the next `write`; see `LabSources`."""
         self.entry["experiment"]["sources"] = pairs
         if self.session is not None:
             self.session["changed_sources"] = changed
 
     def note_environment(self, changes: dict[str, Any]) -> None:
-        """Note how the environment of a resumed run differs from its first session.
-
-        Args:
-            changes: As `environment_changes` returns them.
-        """
+        """Note how the environment of a resumed run differs from its first session; see `environment_changes`."""
         session = self.session
         if session is not None and session.get("changed_environment", {}) != changes:
             session["changed_environment"] = changes
             self.write()
 
     def add_resource(self, filename: str, stored: str) -> None:
-        """List a file that the run read.
-
-        Args:
-            filename: The file.
-            stored: Where its content is kept.
-        """
+        """List a file that the run read, and where its content is kept."""
         lost = [name for name in self.entry.pop("lost_resources", ()) if name != filename]
         self.entry |= {"lost_resources": lost} if lost else {}
         self.add_once("resources", [filename, stored])
 
     def add_artifact(self, name: str, metadata: Any, content_type: str | None, left_at: Path | None = None) -> None:
-        """List a file that the run made.
-
-        Args:
-            name: The artifact's name.
-            metadata: What to note about it.
-            content_type: Its MIME type.
-            left_at: Where the file is, if it was not copied into the folder.
-        """
+        """List a file that the run made; `left_at` is its place if it was not copied into the folder."""
         if name not in self.entry["artifacts"]:
             self.entry["artifacts"].append(name)
         if metadata or content_type:
@@ -204,53 +166,31 @@ class RunFile:
         self.write()
 
     def add_earlier_artifact(self, name: str, file: str) -> None:
-        """List the content that had an artifact's name until now; another file is about to get the name.
-
-        Args:
-            name: The artifact's name.
-            file: Where the earlier content is kept in the folder.
-        """
+        """List the previous content of an artifact's name, which another file is about to get."""
         details = self.entry.get("artifact_details", {}).pop(name, {})
         self.entry.setdefault("earlier_artifacts", []).append({"name": name, "file": file, **details})
         self.write()
 
     def add_once(self, key: str, value: Any) -> None:
-        """Add a value to a list of the file, and write the file, unless the list contains the value.
-
-        Args:
-            key: The list's name, such as `artifacts_logged`; a missing list is created.
-            value: What to add, as JSON holds it.
-        """
+        """Add a value to a list of the file unless it is there, and write the file; a missing list is created."""
         values = self.entry.setdefault(key, [])
         if value not in values:
             values.append(value)
             self.write()
 
     def note_lost_points(self, count: int) -> None:
-        """Note that points and media of earlier sessions are lost; the run cannot end as COMPLETED.
-
-        Args:
-            count: How many.
-        """
+        """Note that points and media of earlier sessions are lost; the run cannot end as COMPLETED."""
         self.entry["lost_points"] = self.entry.get("lost_points", 0) + count
         self.write()
 
     def note_unwritten_points(self, count: int) -> None:
-        """Note points of this session that could not be written, for the next `write`.
-
-        Args:
-            count: How many; they count as lost.
-        """
+        """Note points of this session that could not be written, and so count as lost, for the next `write`."""
         if count:
             for key in ("lost_points", "unwritten_points"):
                 self.entry[key] = self.entry.get(key, 0) + count
 
     def forget_lost_points(self, *, all_of_them: bool) -> None:
-        """Drop the count of lost points that the run records again.
-
-        Args:
-            all_of_them: Whether to drop all of it, instead of points that could not be written.
-        """
+        """Drop the count of lost points that the run records again: all, or only those that could not be written."""
         unwritten = self.entry.pop("unwritten_points", 0)
         left = 0 if all_of_them else self.entry.get("lost_points", 0) - unwritten
         self.entry.pop("lost_points", None)
@@ -260,11 +200,7 @@ class RunFile:
     def rewinding(self, step: int) -> Iterator[None]:
         """Mark the record while a block rewinds it, and count the revision afterwards.
 
-        Args:
-            step: The training's step that the session continues from.
-
-        Raises:
-            OSError: If the mark cannot be written; then nothing may be rewound.
+        Raises OSError if the mark cannot be written; then nothing may be rewound.
         """
         # Written first, so that a delivery knows that what it sent may be gone.
         self.entry["rewinding"] = True
@@ -280,11 +216,8 @@ class RunFile:
     def end(self, status: str, at: datetime, lost: Mapping[str, int | list[str]], **entries: Any) -> None:
         """Note how the run ended, for the next `write`, which comes after everything else is written.
 
-        Args:
-            status: The status; COMPLETED becomes COMPLETED_WITH_LOSS if anything is lost.
-            at: When.
-            lost: What was lost: counts, or names, by their name in the file.
-            **entries: Further entries.
+        COMPLETED becomes COMPLETED_WITH_LOSS if anything is in `lost`, which has counts or names by their entry of the
+        file.
         """
         entries = {name: self.odd.plain(name, value) for name, value in entries.items()}
         lost = {name: amount for name, amount in lost.items() if amount}
@@ -300,8 +233,7 @@ class RunFile:
 def new_entry(beginning: Beginning) -> dict[str, Any]:
     """Return the `run.json` of a run that starts or is queued; its meta entry gets a uid if it has none.
 
-    Args:
-        beginning: What Sacred passes. The meta entry is not copied, so later additions to it are recorded, too.
+    The meta entry is not copied, so later additions to it are recorded, too.
     """
     meta_info = beginning.meta_info
     meta_info.setdefault("uid", new_uid())
@@ -338,12 +270,7 @@ def command_line() -> list[str]:
 
 
 class InfoFile:
-    """Writes `info.json` when the info has changed; the experiment changes it in place, at any time.
-
-    Args:
-        journal: The run's journal.
-        odd: Converts the info to JSON.
-    """
+    """Writes `info.json` when the info has changed; the experiment changes it in place, at any time."""
 
     def __init__(self, journal: Journal, odd: OddEntries) -> None:
         self._journal = journal
@@ -353,11 +280,7 @@ class InfoFile:
         self._pace = Pace()
 
     def heartbeat(self, info: dict[str, Any]) -> None:
-        """Write the info if it has changed; a large one is checked so rarely that this takes 1 % of the time.
-
-        Args:
-            info: The run's info.
-        """
+        """Write the info if it has changed; a large one is checked rarely enough to take 1 % of the time."""
         self._info = info
         if self._pace.is_due:
             self.write()
@@ -375,11 +298,7 @@ class InfoFile:
 class LeaseFile:
     """Writes `lease.json` with each heartbeat, which says who writes the record, and that the writer is alive.
 
-    Args:
-        journal: The run's journal.
-        lock: The lock on the record, which is held if the file system supports locks.
-        beat_interval_s: Seconds between two heartbeats.
-        is_anonymous: Whether to leave out the machine's name.
+    The lock is held if the file system supports locks.
     """
 
     def __init__(
@@ -406,9 +325,7 @@ class LeaseFile:
     def move_to(self, lock: RecordLock) -> None:
         """Release the lock, and hold that on a new folder, after the old one was deleted.
 
-        Args:
-            lock: The lock on the new folder, which is held if the file system supports locks. The next `write` says
-                whether it is.
+        The next `write` says whether the new lock is held, which depends on the file system.
         """
         self._lock.release()
         self._lock = lock

@@ -15,14 +15,15 @@ import jsonpickle.handlers
 import numpy as np
 from sacred.serializer import flatten
 
-from observers.media.snapshots import is_missing, of_known_type, to_numpy
-from observers.record.journal import Journal
-from observers.record.json_text import MAX_NOTED_LEVELS
-from observers.record.object_names import named
-from observers.record.points.intact_points import read_metrics
-from observers.record.points.points import TICKS_PER_S
-from observers.record.redaction import hide_passwords
-from observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
+from sacristan.configs.map import abbreviated
+from sacristan.observers.media.snapshots import is_missing, of_known_type, to_numpy
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import MAX_NOTED_LEVELS
+from sacristan.observers.record.object_names import named
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.points.points import TICKS_PER_S
+from sacristan.observers.record.redaction import hide_passwords
+from sacristan.observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
 
 __all__ = ["OddEntries", "in_fixed_order", "plain", "sacred_metrics", "to_ticks"]
 
@@ -43,10 +44,7 @@ def plain(value: Any, odd: dict[str, str] | None = None, *, num_levels: int = MA
     are kept. A value that contains itself becomes `{"py/id": LEVEL}` there. Sacred's serializer converts everything
     else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text.
 
-    Args:
-        value: Any value.
-        odd: Receives the reason for each entry that became text, by its dotted name.
-        num_levels: How deep lists and dicts may be nested.
+    `odd` receives the reason for each entry that became text, by its dotted name.
     """
     return _Form(num_levels, {} if odd is None else odd).of(value)
 
@@ -275,11 +273,7 @@ for _kind in (np.ma.MaskedArray, type(np.ma.masked)):
 
 
 class OddEntries:
-    """Converts the entries of one run to JSON, and warns once of each one that becomes text.
-
-    Args:
-        journal: The run's journal.
-    """
+    """Converts the entries of one run to JSON, and warns once of each one that becomes text."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -288,10 +282,7 @@ class OddEntries:
     def plain(self, part: str, value: Any, *, num_levels: int = MAX_NOTED_LEVELS) -> Any:
         """Convert a part of the record; see the function `plain`.
 
-        Args:
-            part: The name of the part in warnings, such as `config`; empty for all of `run.json`.
-            value: Any value.
-            num_levels: How deep lists and dicts may be nested.
+        `part` names it in warnings, such as `config`; empty for all of `run.json`.
         """
         odd: dict[str, str] = {}
         converted = plain(value, odd, num_levels=num_levels)
@@ -300,34 +291,20 @@ class OddEntries:
         new = [] if is_full else [name for name in named if name not in self._reported]
         if new:
             self._reported.update(new)
-            more = f", and {len(new) - _SHOWN_ENTRIES} more" if len(new) > _SHOWN_ENTRIES else ""
-            texts = ", ".join(f"{name} ({named[name]})" for name in new[:_SHOWN_ENTRIES])
-            _log.warning("%s: noted as text, because JSON cannot hold it: %s%s", self._journal.folder, texts, more)
+            texts = abbreviated((f"{name} ({named[name]})" for name in new), _SHOWN_ENTRIES, ", and {} more")
+            _log.warning("%s: noted as text, because JSON cannot hold it: %s", self._journal.folder, texts)
         return converted
 
 
 def to_ticks(timestamps: list[datetime], start: datetime) -> np.ndarray:
-    """Convert Sacred's times to ticks.
-
-    Args:
-        timestamps: (n,) times, in UTC without a time zone.
-        start: When the run started, in UTC.
-
-    Returns:
-        (n,) ticks since the start; 0 for times before it.
-    """
+    """Convert Sacred's times (UTC without a time zone) to ticks since the start; 0 for times before it."""
     began = start.replace(tzinfo=None)
     seconds = np.array([(at - began).total_seconds() for at in timestamps])
     return np.maximum(seconds * TICKS_PER_S, 0).astype(np.uint32)
 
 
 def sacred_metrics(folder: Path, start: datetime) -> dict[str, Any]:
-    """Return the `metrics.json` that Sacred would write for a run.
-
-    Args:
-        folder: The run's folder.
-        start: When the run started, in UTC.
-    """
+    """Return the `metrics.json` that Sacred would write for a run."""
     began = start.replace(tzinfo=None).timestamp()
     document = {}
     for name, series in read_metrics(folder).items():

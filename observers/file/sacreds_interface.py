@@ -11,12 +11,12 @@ from typing import Any, Self
 
 from sacred.observers import FileStorageObserver
 
-from observers.file.recording import Recording
-from observers.file.run_file import Beginning
-from observers.file.sacred_form import plain
-from observers.record.guarding import Owned
-from observers.record.numbered_folder import artifact_path
-from observers.record.schema import FORMAT, RUN
+from sacristan.observers.file.recording import Recording
+from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.guarding import Owned
+from sacristan.observers.record.numbered_folder import artifact_path
+from sacristan.observers.record.schema import FORMAT, RUN
 
 __all__ = ["BeginningObserver", "SacredsInterface"]
 
@@ -57,14 +57,7 @@ class BeginningObserver(Owned):
 
     @abstractmethod
     def begin_run(self, beginning: Beginning) -> Any:
-        """Start to record a run, or record that it is queued.
-
-        Args:
-            beginning: What Sacred passes.
-
-        Returns:
-            The run's id in the observer's store.
-        """
+        """Start to record a run, or record that it is queued; return its id in the observer's store."""
 
 
 class SacredsInterface(BeginningObserver, FileStorageObserver):
@@ -97,26 +90,13 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
         return None if self.recording is None else self.recording.run.entry
 
     def save_file(self, filename: str | Path, target_name: str | None = None) -> None:
-        """Copy a file into the run's folder, as an artifact.
-
-        Args:
-            filename: The file.
-            target_name: Its name there; by default its own.
-
-        Raises:
-            ArtifactError: If it cannot be kept.
-        """
+        """Copy a file into the run's folder, as an artifact, by default under its own name."""
         self.keep_artifact(target_name or Path(filename).name, filename)
 
     def save_json(self, obj: Mapping[str, Any], filename: str) -> None:
-        """Write a JSON file into the run's folder.
+        """Write a JSON file into the run's folder; `run.json` is merged into `run_entry`.
 
-        Args:
-            obj: Its content. For `run.json`, it is merged into `run_entry`.
-            filename: Its name there.
-
-        Raises:
-            ArtifactError: If the name leads out of the folder, or belongs to another file of the record.
+        Raises ArtifactError for a name that leads out of the folder, or belongs to another file of the record.
         """
         if self._is_copy():
             return
@@ -137,14 +117,4 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
     def keep_artifact(
         self, name: str, filename: str | Path, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Keep a file that the run made; recording continues while it is copied.
-
-        Args:
-            name: The artifact's name, and its path in the run's folder.
-            filename: The file.
-            metadata: What to note about it; JSON.
-            content_type: Its MIME type.
-
-        Raises:
-            ArtifactError: If the file cannot be read, the name is invalid, or the folder cannot be written.
-        """
+        """Keep a file that the run made; recording continues while it is copied."""

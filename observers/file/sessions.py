@@ -7,15 +7,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from observers.errors import ResumeError
-from observers.file.run_file import Beginning, LeaseFile, RunFile, command_line, new_entry
-from observers.provenance.lab_sources import LabSources
-from observers.record import run_clock
-from observers.record.journal import Journal
-from observers.record.locking import RecordLock
-from observers.record.numbered_folder import make_run_folder
-from observers.record.resuming import open_for_resuming, resumed_entry, time_reached
-from observers.record.schema import RUN, read_json
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.file.run_file import Beginning, LeaseFile, RunFile, command_line, new_entry
+from sacristan.observers.provenance.lab_sources import LabSources
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.locking import RecordLock
+from sacristan.observers.record.numbered_folder import make_run_folder
+from sacristan.observers.record.resuming import open_for_resuming, resumed_entry, time_reached
+from sacristan.observers.record.schema import RUN, read_json
 
 __all__ = ["Session", "folder_of", "new_session", "resumed_session", "started_session", "uid_in"]
 
@@ -24,12 +24,8 @@ class Session(NamedTuple):
     """A session whose record is open, and locked.
 
     Attributes:
-        base: The folder of runs.
-        journal: The journal in the run's folder.
         lease: Writes the lease, and holds the lock.
-        run: Writes `run.json`.
         start: When the run started, or was queued, in UTC without a time zone; for a resumed run, its first session.
-        run_id: The run's id in the folder of runs.
         earlier_sources: Sources of the earlier sessions: the name of each, and where its content is kept.
     """
 
@@ -42,24 +38,15 @@ class Session(NamedTuple):
     earlier_sources: Sequence[Sequence[str]] = ()
 
     def sources(self, experiment: Mapping[str, Any], store: Path | None, base: Path) -> LabSources:
-        """Return what keeps the sources of the session.
-
-        Args:
-            experiment: What Sacred says about the experiment.
-            store: The folder of contents; None keeps no copies.
-            base: The folder of runs, as an absolute path.
-        """
+        """Return the keeper of the session's sources; without a `store`, it keeps no copies."""
         return LabSources(experiment, store, base, self.earlier_sources)
 
 
 def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None) -> Session:
     """Create the folder of a new run, and open its record.
 
-    Args:
-        beginning: What Sacred passes.
-        base: The folder of runs. If nothing can be created there, the session is in a temporary one.
-        beat_interval_s: Seconds between two heartbeats.
-        states_folder: The folder of an earlier observer, which has the states of the training.
+    If nothing can be created below `base`, the session is in a temporary folder. `states_folder` is the run's folder of
+    an earlier observer, which has the states of the training.
     """
     base, folder, run_id = make_run_folder(base, beginning.run_id)
     lock = RecordLock(folder)
@@ -74,14 +61,8 @@ def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states
 def started_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> Session:
     """Open the record of a queued run, which starts now.
 
-    Args:
-        folder: The run's folder.
-        beginning: What Sacred passes; the meta entry receives what was noted when the run was queued.
-        base: The folder of runs.
-        beat_interval_s: Seconds between two heartbeats.
-
-    Raises:
-        ResumeError: If the run is not queued any more, or another process starts it.
+    The meta entry receives what was noted when the run was queued. Raises ResumeError if the run is no longer queued,
+    or another process is starting it.
     """
     with open_for_resuming(folder, base) as (before, journal, lock):
         if before["status"] != "QUEUED":
@@ -102,14 +83,7 @@ def started_session(folder: Path, beginning: Beginning, base: Path, beat_interva
 def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> Session:
     """Open the record of an earlier session, and note the new one in it.
 
-    Args:
-        folder: The run's folder.
-        beginning: What Sacred passes; the meta entry receives the run's uid.
-        base: The folder of runs.
-        beat_interval_s: Seconds between two heartbeats.
-
-    Raises:
-        ResumeError: If the run cannot be resumed; then its record is unchanged.
+    The meta entry receives the run's uid. If it cannot be resumed, the record is unchanged.
     """
     with open_for_resuming(folder, base) as (before, journal, lock):
         lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
@@ -129,27 +103,12 @@ def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interva
 
 
 def folder_of(base: Path, uid: str) -> Path | None:
-    """Find the record of a run by its uid.
-
-    Args:
-        base: The folder of runs.
-        uid: The run's uid.
-
-    Returns:
-        The run's folder; None if there is none below `base`.
-    """
+    """Return the folder below `base` of the run with a uid; None if there is none."""
     return next((path.parent for path in base.glob(f"*/{RUN}") if uid_in(path.parent) == uid), None)
 
 
 def uid_in(folder: Path) -> str | None:
-    """Return the uid of the run in a folder.
-
-    Args:
-        folder: The folder, of this program or another one.
-
-    Returns:
-        The uid; None if there is no run, its `run.json` cannot be read, or another program recorded it.
-    """
+    """Return the uid of the run in a folder; None without a readable `run.json` of this program."""
     try:
         run = read_json(folder / RUN)
     except (OSError, ValueError):

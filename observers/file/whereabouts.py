@@ -6,20 +6,16 @@ import contextlib
 import os
 from pathlib import Path
 
-from observers.record.locking import RecordLock
-from observers.record.numbered_folder import make_run_folder
-from observers.record.regular_file import Descriptor
-from observers.record.schema import RUN
+from sacristan.observers.record.locking import RecordLock
+from sacristan.observers.record.numbered_folder import make_run_folder
+from sacristan.observers.record.regular_file import Descriptor
+from sacristan.observers.record.schema import RUN
 
 __all__ = ["Whereabouts"]
 
 
 class Whereabouts:
-    """Keeps a run's folder open, and so finds it after it was moved.
-
-    Args:
-        folder: The folder.
-    """
+    """Keeps a run's folder open, and so finds it after it was moved."""
 
     def __init__(self, folder: Path) -> None:
         self._home = folder.absolute()
@@ -39,14 +35,7 @@ class Whereabouts:
             return False
 
     def moved_to(self, before: Path) -> Path | None:
-        """Find the folder after it was moved.
-
-        Args:
-            before: Where it was.
-
-        Returns:
-            Where it is; None if it is still there, was deleted, or cannot be found.
-        """
+        """Return where the folder was moved to; None if it is still there, was deleted, or cannot be found."""
         if self._opened is None or not self._opened.is_open or self._is_at(before):
             return None
         try:
@@ -56,17 +45,7 @@ class Whereabouts:
         return there if self._is_at(there) else None
 
     def renew(self, base: Path) -> tuple[Path, RecordLock]:
-        """Replace a deleted folder: in the same place, or below `base` if another run has taken that place.
-
-        Args:
-            base: The folder of runs.
-
-        Returns:
-            The folder and its lock, which is held if the file system supports locks.
-
-        Raises:
-            OSError: If no folder can be created.
-        """
+        """Replace a deleted folder: in the same place, or below `base` if another run has taken that place."""
         folder, lock = self._home, RecordLock(self._home)
         try:
             folder.mkdir(parents=True, exist_ok=True)

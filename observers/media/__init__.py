@@ -2,7 +2,8 @@
 
 A new kind is a module here, with a class that derives from `Media`, and a line in this file. Recording, delivery,
 copies and archives handle it without changes. TensorBoard and the board show its file by its content type, `image/png`
-as an image, unless `observers.tensorboard.events` or `runs.board.media_page` have a form for the kind.
+as an image, unless `sacristan.observers.tensorboard.events` or `sacristan.runs.board.media_page` have a form for the
+kind.
 
 The modules are loaded when a class is first used.
 """
@@ -16,27 +17,27 @@ __all__ = ["Audio", "Figure", "Histogram", "Html", "Image", "Media", "PointCloud
 
 # The module of each class.
 HOMES = {
-    "Audio": "observers.media.audio",
-    "Figure": "observers.media.kinds",
-    "Histogram": "observers.media.kinds",
-    "Html": "observers.media.kinds",
-    "Image": "observers.media.kinds",
-    "Media": "observers.media.kinds",
-    "PointCloud": "observers.media.point_clouds",
-    "Table": "observers.media.table",
-    "Text": "observers.media.kinds",
-    "Video": "observers.media.video",
+    "Audio": "sacristan.observers.media.audio",
+    "Figure": "sacristan.observers.media.kinds",
+    "Histogram": "sacristan.observers.media.kinds",
+    "Html": "sacristan.observers.media.kinds",
+    "Image": "sacristan.observers.media.kinds",
+    "Media": "sacristan.observers.media.kinds",
+    "PointCloud": "sacristan.observers.media.point_clouds",
+    "Table": "sacristan.observers.media.table",
+    "Text": "sacristan.observers.media.kinds",
+    "Video": "sacristan.observers.media.video",
 }
 
 if TYPE_CHECKING:
-    from observers.media.audio import Audio
-    from observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
-    from observers.media.point_clouds import PointCloud
-    from observers.media.table import Table
-    from observers.media.video import Video
+    from sacristan.observers.media.audio import Audio
+    from sacristan.observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
+    from sacristan.observers.media.point_clouds import PointCloud
+    from sacristan.observers.media.table import Table
+    from sacristan.observers.media.video import Video
 else:
 
     def __getattr__(name: str) -> object:
         if name not in HOMES:
-            raise AttributeError(f"module 'observers.media' has no attribute {name!r}")
+            raise AttributeError(f"module 'sacristan.observers.media' has no attribute {name!r}")
         return getattr(importlib.import_module(HOMES[name]), name)

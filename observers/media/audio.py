@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from observers.errors import MediaError
-from observers.media.kinds import Media, check_size, snapshot
-from observers.media.pixels import as_integers, cut_off, has_channels_first
-from observers.record.media_files import Content
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import Media, check_size, snapshot
+from sacristan.observers.media.pixels import as_integers, cut_off, has_channels_first
+from sacristan.observers.record.media_files import Content
 
 __all__ = ["Audio"]
 

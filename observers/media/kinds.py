@@ -18,10 +18,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from observers.errors import MediaError
-from observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first, png_bytes, png_size
-from observers.media.snapshots import Snapshot
-from observers.record.media_files import Content
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first, png_bytes, png_size
+from sacristan.observers.media.snapshots import Snapshot
+from sacristan.observers.record.media_files import Content
 
 __all__ = [
     "MAX_BYTES",
@@ -270,16 +270,7 @@ class Html(Media):
 
 
 def check_size(kind: str, num_bytes: int, most: int | None = None) -> None:
-    """Reject a medium whose file would be too large.
-
-    Args:
-        kind: Name of the class, for the message.
-        num_bytes: Size of the data for the file.
-        most: Maximum size; None for `MAX_BYTES`.
-
-    Raises:
-        MediaError: If the size is greater.
-    """
+    """Reject a medium whose file would have more than `most` bytes, by default `MAX_BYTES`."""
     most = MAX_BYTES if most is None else most
     if num_bytes > most:
         raise MediaError(
@@ -289,15 +280,7 @@ def check_size(kind: str, num_bytes: int, most: int | None = None) -> None:
 
 
 def snapshot(values: Any, kind: str) -> Snapshot:
-    """Copy an array, a tensor or nested lists as they are now; see `Snapshot`.
-
-    Args:
-        values: The array.
-        kind: Name of the class that copies, for the message.
-
-    Raises:
-        MediaError: If the values form no array, such as lists of different lengths.
-    """
+    """Copy an array, a tensor or nested lists as they are now; see `Snapshot`."""
     try:
         return Snapshot(values)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -305,11 +288,7 @@ def snapshot(values: Any, kind: str) -> Snapshot:
 
 
 def are_numbers(dtype: str) -> bool:
-    """Tell whether arrays of a type hold real numbers or booleans.
-
-    Args:
-        dtype: The name of the type, as in `Snapshot.dtype`.
-    """
+    """Tell whether arrays of a type hold real numbers or booleans."""
     return dtype == "bool" or "int" in dtype or "float" in dtype
 
 
@@ -319,13 +298,8 @@ _NONE: dict[str, Any] = {"num": 0, "min": None, "max": None, "mean": None}
 def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
     """Count values into bins of equal width.
 
-    Args:
-        values: Real numbers of any shape.
-        bins: Number of bins.
-
-    Returns:
-        The histogram as JSON holds it: `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite;
-        `num`, `min`, `max`, `mean` of the finite values; the numbers of `nan`, `inf` and `-inf`.
+    The histogram has `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite; `num`, `min`, `max`
+    and `mean` of the finite values; and the numbers of `nan`, `inf` and `-inf`.
     """
     values = values.reshape(-1).astype(np.float64)
     odd = {"nan": int(np.isnan(values).sum()), "inf": int((values == math.inf).sum())}
@@ -357,11 +331,9 @@ def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
 
 
 def binned(counts: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
-    """Return a histogram as from `count_values`, of values that are counted already.
+    """Return a histogram as from `count_values`, of (n,) `counts` between (n + 1,) rising `edges`.
 
-    Args:
-        counts: (n,) number of values in each bin.
-        edges: (n + 1,) rising bounds of the bins; `mean` takes the middles of the bins for the values.
+    `mean` takes the middles of the bins for the values.
     """
     total = float(counts.sum())
     summary: dict[str, float | None] = dict(_NONE)

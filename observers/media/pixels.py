@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from observers.errors import MediaError
-from observers.media.snapshots import Snapshot
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.snapshots import Snapshot
 
 __all__ = [
     "SIGNATURE",
@@ -37,14 +37,8 @@ def has_channels_first(
 ) -> bool | None:
     """Tell whether the channels come first, as in an image (C, H, W); False for (H, W) and (H, W, C).
 
-    Args:
-        shape: The shape of an image or a sound.
-        is_tensor: Where both ends could be channels, a tensor of torch has them first and an array of numpy last.
-        channels: The possible numbers of channels.
-        num_axes: The number of axes with channels: 3 for an image, 2 for a sound.
-
-    Returns:
-        None if no image, or no sound, has this shape.
+    Where both ends could be channels, a tensor of torch has them first and an array of numpy last. `num_axes` is 3 for
+    an image, 2 for a sound. None means that no image, or no sound, has this shape.
     """
     first, last = (len(shape) == num_axes and shape[axis] in channels for axis in (0, -1))
     if 0 in shape or not any((first, last, len(shape) == num_axes - 1)):
@@ -53,15 +47,7 @@ def has_channels_first(
 
 
 def check_pixels(kind: str, pixels: Snapshot) -> None:
-    """Reject values that are not pixels; the range of those on a GPU is not known yet.
-
-    Args:
-        kind: Name of the class, for the message.
-        pixels: The pixels, of any shape.
-
-    Raises:
-        MediaError: If they are neither uint8 nor bool nor floats from 0 to 1.
-    """
+    """Reject pixels that are not uint8, bool, or floats from 0 to 1; the range of those on a GPU is not known yet."""
     dtype = pixels.dtype
     if dtype not in ("uint8", "bool") and "float" not in dtype:
         raise MediaError(
@@ -76,14 +62,9 @@ def check_pixels(kind: str, pixels: Snapshot) -> None:
 
 
 def cut_off(values: np.ndarray, least: float = 0.0) -> dict[str, Any]:
-    """Return the fact for `meta` that values are cut off: `cut_off_from` with the least and the greatest value.
+    """Return the fact for `meta` that floats are outside of `least` to 1: `cut_off_from` with their least and greatest.
 
-    Args:
-        values: An array that is not empty; only floats can be out of range.
-        least: Lower end of the range, whose upper end is 1.
-
-    Returns:
-        An empty mapping if all values are inside; NaN is outside.
+    NaN is outside. The result is empty if all values are inside.
     """
     if values.dtype.kind != "f":
         return {}
@@ -92,11 +73,7 @@ def cut_off(values: np.ndarray, least: float = 0.0) -> dict[str, Any]:
 
 
 def as_bytes(pixels: np.ndarray) -> np.ndarray:
-    """Convert pixels to uint8; floats outside of 0 to 1 are cut off.
-
-    Args:
-        pixels: uint8, bool, or floats, where 1 is full brightness and NaN is black; any shape.
-    """
+    """Convert pixels to uint8: 1.0 is full brightness, NaN is black, and floats outside of 0 to 1 are cut off."""
     if pixels.dtype == np.uint8:
         return pixels
     if pixels.dtype.kind == "b":
@@ -105,12 +82,9 @@ def as_bytes(pixels: np.ndarray) -> np.ndarray:
 
 
 def as_integers(values: np.ndarray, least: float, dtype: type[np.integer]) -> np.ndarray:
-    """Convert floats to integers, so that 1 becomes the greatest integer; values out of range are cut off.
+    """Convert floats to integers: 1 becomes the greatest integer, and NaN 0.
 
-    Args:
-        values: Floats of any shape; NaN becomes 0.
-        least: Lower end of the range, 0 or -1.
-        dtype: Type of the integers.
+    Values below `least` (0 or -1) or above 1 are cut off.
     """
     finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=1.0, neginf=least)
     return np.rint(finite.clip(least, 1) * np.iinfo(dtype).max).astype(dtype)
@@ -124,10 +98,9 @@ _UP = 2
 def png_bytes(pixels: np.ndarray) -> bytes:
     """Encode an image as a PNG file.
 
-    Source: https://www.w3.org/TR/png-3 (sections 5 and 9)
+    `pixels` is (height, width, channels) uint8: 1 channel is grey, 3 are RGB, 4 are RGBA.
 
-    Args:
-        pixels: (height, width, channels) uint8; 1 channel is grey, 3 are RGB, 4 are RGBA.
+    Source: https://www.w3.org/TR/png-3 (sections 5 and 9)
     """
     return _file([_chunk(b"IHDR", _header(pixels)), _chunk(b"IDAT", _packed(pixels))])
 
@@ -135,13 +108,11 @@ def png_bytes(pixels: np.ndarray) -> bytes:
 def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
     """Encode frames as an animated PNG file, which repeats them for ever.
 
+    `frames` has at least one array (height, width, channels) uint8, all of the same shape; `fps` is from 0.01 to 90.
+
     Each frame but the first holds only the rectangle that differs from the frame before.
 
     Source: https://www.w3.org/TR/png-3 (section 11.3.6)
-
-    Args:
-        frames: At least one array (height, width, channels) uint8, all of the same shape.
-        fps: Frames per second, from 0.01 to 90.
     """
     rate = Fraction(fps).limit_denominator(700)  # both parts fit 16 bits
     delay = struct.pack(">HH", rate.denominator, rate.numerator)
@@ -198,14 +169,7 @@ def _chunk(name: bytes, data: bytes) -> bytes:
 
 
 def png_size(data: bytes) -> tuple[int, int]:
-    """Read width and height from the header of a PNG file.
-
-    Args:
-        data: The file, or its first 24 bytes.
-
-    Raises:
-        ValueError: If this is no PNG file.
-    """
+    """Read width and height from a PNG file, or from its first 24 bytes."""
     if data[:8] != SIGNATURE or data[12:16] != b"IHDR" or len(data) < 24:
         raise ValueError(f"got data that begin with {data[:8]!r}, expected a PNG file")
     return struct.unpack(">II", data[16:24])

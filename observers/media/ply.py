@@ -23,13 +23,7 @@ _PIECE_POINTS = 2**16
 
 @dataclasses.dataclass(frozen=True)
 class PlyHeader:
-    """The header of a PLY file.
-
-    Attributes:
-        num_points: Number of points.
-        has_colors: Whether the points have colours.
-        num_bytes: Length of the header.
-    """
+    """The header of a PLY file, `num_bytes` long."""
 
     num_points: int
     has_colors: bool
@@ -37,12 +31,7 @@ class PlyHeader:
 
 
 def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
-    """Encode points as a PLY file.
-
-    Args:
-        points: (n, 3) float32, x, y and z.
-        colors: (n, 3) uint8, red, green and blue; None for points without colours.
-    """
+    """Encode points (n, 3) float32, with RGB colours (n, 3) uint8 if there are any, as a PLY file."""
     rows = np.empty(len(points), _dtype(colors is not None))
     for axis in range(3):
         rows[_PLACES[axis][0]] = points[:, axis]
@@ -54,11 +43,8 @@ def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
 def read_header(stream: BinaryIO) -> PlyHeader:
     """Read the header of a file, and check it against the length of the file; no point is read.
 
-    Args:
-        stream: The file, at its start; its position afterwards is undefined.
-
-    Raises:
-        ValueError: If `ply_bytes` did not write the file, or it is cut off.
+    The stream must be at its start; its position afterwards is undefined. Raises ValueError if the file is cut off, or
+    `ply_bytes` did not write it.
     """
     start = stream.read(_MAX_HEADER)
     lines = start.split(b"\n", 3)
@@ -82,17 +68,9 @@ def read_header(stream: BinaryIO) -> PlyHeader:
 
 
 def read_points(stream: BinaryIO, stride: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read points from a file.
+    """Read every `stride`-th point of a file: points (n, 3) float32, and colours (n, 3) uint8 or None.
 
-    Args:
-        stream: The file, at its start.
-        stride: 1 for all points, 2 for every second one, and so on; memory holds little more than these.
-
-    Returns:
-        Points (n, 3) float32, and colours (n, 3) uint8, or None for points without colours.
-
-    Raises:
-        ValueError: If `ply_bytes` did not write the file, or it is cut off.
+    Memory holds little more than these. The stream must be at its start.
     """
     header = read_header(stream)
     stream.seek(header.num_bytes)

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from observers.errors import MediaError
-from observers.media.kinds import Media, are_numbers, check_size, snapshot
-from observers.media.pixels import as_bytes, check_pixels, cut_off
-from observers.media.ply import ply_bytes
-from observers.media.snapshots import Snapshot
-from observers.record.media_files import Content
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import Media, are_numbers, check_size, snapshot
+from sacristan.observers.media.pixels import as_bytes, check_pixels, cut_off
+from sacristan.observers.media.ply import ply_bytes
+from sacristan.observers.media.snapshots import Snapshot
+from sacristan.observers.record.media_files import Content
 
 __all__ = ["PointCloud"]
 

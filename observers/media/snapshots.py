@@ -16,15 +16,10 @@ __all__ = ["Snapshot", "is_missing", "of_known_type", "to_numpy"]
 class Snapshot:
     """A copy of an array, of a tensor (recognized by its methods: torch is not imported), or of nested lists.
 
-    A tensor on a GPU is copied there, and fetched by `array`, which waits for it.
+    A tensor on a GPU is copied there, and fetched by `array`, which waits for it. `dtype` is the name of the type, such
+    as `float32` or `bfloat16`.
 
-    Attributes:
-        shape: Its shape.
-        dtype: Name of its type, such as `float32` or `bfloat16`.
-        num_bytes: The size of the copy.
-
-    Raises:
-        ValueError, TypeError: If the values form no array, such as lists of different lengths, or some are masked.
+    Raises ValueError or TypeError if the values form no array, such as lists of different lengths, or some are masked.
     """
 
     def __init__(self, values: Any) -> None:
@@ -53,11 +48,7 @@ class Snapshot:
 
 
 def to_numpy(tensor: Any) -> np.ndarray:
-    """Return a dense tensor on the CPU as an array; types that numpy lacks, such as bfloat16, become float32.
-
-    Raises:
-        TypeError, RuntimeError: If it is sparse, or has no values.
-    """
+    """Return a dense tensor on the CPU as an array; types that numpy lacks, such as bfloat16, become float32."""
     if tensor.is_quantized:
         tensor = tensor.dequantize()
     try:

@@ -9,11 +9,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from observers.errors import MediaError
-from observers.media.kinds import Image, Media, are_numbers, snapshot
-from observers.media.snapshots import Snapshot, is_missing
-from observers.record.media_files import Content
-from observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import Image, Media, are_numbers, snapshot
+from sacristan.observers.media.snapshots import Snapshot, is_missing
+from sacristan.observers.record.media_files import Content
+from sacristan.observers.record.storable import MAX_DIGITS, is_unwritable, storable_integer
 
 __all__ = ["Table"]
 
@@ -72,7 +72,7 @@ class Table(Media):
         return cell.num_bytes if isinstance(cell, Image | Snapshot) else len(cell) if isinstance(cell, str) else 8
 
     def encode(self) -> Content:
-        # `observers.record.media_record.read_table` reads it.
+        # `sacristan.observers.record.media_record.read_table` reads it.
         images: dict[str, Content] = {}
         rows = [[_written(cell, images) for cell in row] for row in self._rows]
         data = json.dumps({"columns": self.columns, "rows": rows}, allow_nan=False).encode()

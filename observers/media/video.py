@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from observers.errors import MediaError
-from observers.media.kinds import Media, check_size, snapshot
-from observers.media.pixels import animated_png_bytes, as_bytes, check_pixels, cut_off, has_channels_first
-from observers.media.snapshots import Snapshot
-from observers.record.media_files import Content
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import Media, check_size, snapshot
+from sacristan.observers.media.pixels import animated_png_bytes, as_bytes, check_pixels, cut_off, has_channels_first
+from sacristan.observers.media.snapshots import Snapshot
+from sacristan.observers.record.media_files import Content
 
 __all__ = ["Video"]
 

@@ -25,12 +25,12 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
-from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import ArtifactVersion
-from observers.errors import ArtifactError
-from observers.mongo.contents import Contents, Upload, content_id
-from observers.mongo.documents import Packer, files_in, object_id
-from observers.mongo.layout import Collections, make_artifact_indexes
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.version import ArtifactVersion
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.mongo.contents import Contents, Upload, content_id
+from sacristan.observers.mongo.documents import Packer, files_in, object_id
+from sacristan.observers.mongo.layout import Collections, make_artifact_indexes
 
 __all__ = ["ArtifactDelivery", "artifact_id", "artifact_keys"]
 
@@ -45,12 +45,7 @@ _Entry = Mapping[str, Any]
 
 
 def artifact_id(name: str, digest: str) -> Any:
-    """Return the `_id` of the document of one content of an artifact.
-
-    Args:
-        name: The artifact's name.
-        digest: The digest of its files.
-    """
+    """Return the `_id` of the document of one content of an artifact."""
     return object_id("artifact", name, digest)
 
 
@@ -58,10 +53,6 @@ class ArtifactDelivery:
     """Delivers the artifacts of one run to a database.
 
     An artifact that cannot be read in the folder is reported once and left out; the rest of the run is delivered.
-
-    Args:
-        base: The folder of runs that has the artifacts.
-        collections: The collections of the database.
     """
 
     def __init__(self, base: Path, collections: Collections) -> None:
@@ -74,28 +65,16 @@ class ArtifactDelivery:
         self._work: tuple[tuple, Iterator[None]] | None = None
 
     def restart(self, incomplete: Collection[Any]) -> None:
-        """Start again, and resend incomplete files.
-
-        Args:
-            incomplete: Ids of files in GridFS.
-        """
+        """Start again, and resend incomplete files."""
         self._numbers.clear()
         self._work = None
         self._upload.incomplete |= set(incomplete)
         self._contents.forget(incomplete)
 
     def advance(self, run: Mapping[str, Any], seconds: float | None = None) -> bool:
-        """Deliver the artifacts that a run's record names.
+        """Deliver the artifacts that a run's record names; return whether all are delivered.
 
-        Args:
-            run: The content of `run.json`.
-            seconds: How long this may take, roughly; None for no limit.
-
-        Returns:
-            Whether all are delivered.
-
-        Raises:
-            pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
+        This stops after about `seconds`. After a PyMongoError, call it again later.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
         for relation, entry in _entries(run):
@@ -117,22 +96,11 @@ class ArtifactDelivery:
         return True
 
     def is_complete(self, run: Mapping[str, Any]) -> bool:
-        """Tell whether all artifacts that a run's record names are delivered.
-
-        Args:
-            run: The content of `run.json`.
-        """
+        """Tell whether all artifacts that a run's record names are delivered."""
         return all(_key(relation, entry) in self._numbers for relation, entry in _entries(run))
 
-    def listed(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-        """Return the lists of artifacts for the run's document.
-
-        Args:
-            run: The content of `run.json`.
-
-        Returns:
-            The delivered artifacts by relation, each with its version in the database.
-        """
+    def delivered(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+        """Return the delivered artifacts by relation, each with its version in the database, for the run's document."""
         found: dict[str, list[dict[str, Any]]] = {relation: [] for relation in RELATIONS if relation in run}
         for relation, entry in _entries(run):
             number = self._numbers.get(_key(relation, entry))
@@ -193,14 +161,7 @@ class ArtifactDelivery:
 
 
 def artifact_keys(run: Mapping[str, Any]) -> dict[tuple[str, Any], str]:
-    """Return a label for each artifact that a run logged or used.
-
-    Args:
-        run: The content of `run.json`.
-
-    Returns:
-        The labels by relation and `_id` of the artifact's document.
-    """
+    """Return a label for each artifact that a run logged or used, by relation and `_id` of the artifact's document."""
     return {
         (RELATIONS[relation], artifact_id(entry["name"], entry["digest"])): f"artifact {entry['name']!r}"
         for relation, entry in _entries(run)

@@ -45,10 +45,8 @@ def confirmed(database: _Database, collection: str, patience_s: float = PATIENCE
     The server is asked whether it has a journal: `--nojournal` and engines in memory have none, and reject `j`. With
     `fsync`, such a server writes its files instead, if it has any.
 
-    Args:
-        database: The database.
-        collection: A collection that the user may change.
-        patience_s: Seconds until a `WTimeoutError`.
+    `collection` must be one that the user may change. Writes raise WTimeoutError after `patience_s`, unless the URL
+    sets `wtimeoutMS`.
     """
     sync = {"j": True} if _has_journal(database, collection) else {"fsync": True}
     return _at_primary(database, WriteConcern("majority", _bound_ms(database, patience_s), **sync))

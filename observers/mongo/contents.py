@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from observers.errors import ArtifactDamagedError
-from observers.mongo.documents import object_id
-from observers.mongo.layout import Collections
-from observers.record.regular_file import open_regular
-from observers.record.storable import storable_text
-from observers.record.stored_files import md5_in
+from sacristan.observers.errors import ArtifactDamagedError
+from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.mongo.layout import Collections
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.storable import storable_text
+from sacristan.observers.record.stored_files import md5_in
 
 __all__ = ["Contents", "Shipment", "Upload", "content_id", "incomplete_files", "send_file"]
 
@@ -36,19 +36,12 @@ _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 255 * 1024
 _BATCH_FILES = 10_000
-# Well within the hour for which `runs gc` keeps what was used.
+# Well within the hour for which `sacristan gc` keeps what was used.
 _RENEWED_S = 1200.0
 
 
 class Contents:
-    """The contents that one process has stored in a database, or found there.
-
-    Args:
-        collections: The collections of the database.
-
-    Attributes:
-        stored: Ids of all contents that this object has stored or found.
-    """
+    """The contents that one process has stored in a database, or found there."""
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
@@ -58,11 +51,7 @@ class Contents:
         self._incomplete: set[Any] = set()
 
     def forget(self, incomplete: Collection[Any]) -> None:
-        """Assume that nothing is stored.
-
-        Args:
-            incomplete: Ids of contents to send again, even if the database lists them.
-        """
+        """Assume that nothing is stored; send `incomplete` contents again even if the database lists them."""
         self._ids.clear()
         self.stored.clear()
         self._incomplete |= set(incomplete)
@@ -70,18 +59,11 @@ class Contents:
     def store(
         self, path: Path, name: str, *, owner: str | None = None, kept_as: str = "", **fields: Any
     ) -> bson.ObjectId | None:
-        """Store the content of a file unless it is there.
+        """Store the content of a file unless it is there; return its id, or None if it cannot be read or is damaged.
 
-        Args:
-            path: The file; if it has not changed, it is not read again.
-            name: Its name in GridFS; a shared content keeps its first name.
-            owner: The uid of the run that it belongs to; None shares it among runs.
-            kept_as: The name of a kept source or resource, which contains its MD5. A damaged file, with another MD5, is
-                not stored, because it would have a valid MD5 there.
-            **fields: Further entries of the file's document.
-
-        Returns:
-            The file's id; None if the file cannot be read, or is damaged.
+        An unchanged file is not read again, and a shared content keeps its first `name`. With `owner` None, runs share
+        it. `kept_as` names a kept source or resource, and contains its MD5. A damaged file, with another MD5, is not
+        stored, because it would have a valid MD5 there.
         """
         try:
             stat = path.stat()
@@ -110,23 +92,14 @@ class Contents:
         return file_id
 
     def put(self, file_id: bson.ObjectId, content: bytes, name: str, owner: str) -> None:
-        """Store a content of a run.
-
-        Args:
-            file_id: An id made from the content.
-            content: The content, JSON.
-            name: Its name in GridFS.
-            owner: The run's uid.
-        """
+        """Store a content of a run."""
         fields = {"filename": name, "contentType": "application/json", "uid": owner}
         self._put(io.BytesIO(content), file_id, fields)
 
     def holds(self, file_id: bson.ObjectId) -> bool:
         """Tell whether this object has stored a content, or found it in the database.
 
-        Args:
-            file_id: The content's id. The database is not asked, so a file that was removed since still counts; see
-                `forget`.
+        The database is not asked, so a file that was removed since still counts; see `forget`.
         """
         return file_id in self.stored
 
@@ -140,7 +113,7 @@ class Contents:
         self.stored.add(file_id)
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
-        """Tell whether a content is there, and note that it is in use: `runs gc` keeps what was used lately."""
+        """Tell whether a content is there, and note that it is in use: `sacristan gc` keeps what was used lately."""
         found = self._collections.files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
         if found is None:
             return False
@@ -155,12 +128,7 @@ class Contents:
             return True
 
     def drop_others(self, owner: str, keep: Container[Any]) -> None:
-        """Remove the files of a run that are no longer in use, if the user may remove any.
-
-        Args:
-            owner: The run's uid.
-            keep: Ids of the files in use.
-        """
+        """Remove the files of a run that are no longer in use, if the user may remove any."""
         try:
             for file in list(self._collections.files.find({"uid": owner}, {"_id": 1})):
                 if file["_id"] not in keep:
@@ -175,9 +143,6 @@ class Contents:
 class Upload:
     """Puts the contents of artifacts into GridFS, in pieces that may be sent any number of times.
 
-    Args:
-        collections: The collections of the database.
-
     Attributes:
         incomplete: Ids of contents that the database lists without all of their pieces.
     """
@@ -189,13 +154,7 @@ class Upload:
     def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
         """Send a content unless it is there, and yield after each piece.
 
-        Args:
-            stream: The content.
-            sha256: Its SHA-256.
-            filename: Its name in GridFS.
-
-        Raises:
-            ArtifactDamagedError: If the content has another SHA-256; then nothing is sent.
+        Raises ArtifactDamagedError if the content has another SHA-256; then nothing is sent.
         """
         file_id = content_id(sha256)
         is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
@@ -218,22 +177,12 @@ def content_id(sha256: str) -> Any:
     """Return the id in GridFS of a content of artifacts.
 
     Only artifacts share it: incense and Omniboard delete the files that Sacred's artifacts of a run refer to.
-
-    Args:
-        sha256: The content's SHA-256.
     """
     return object_id("artifact content", sha256)
 
 
 def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: dict[str, Any]) -> Iterator[None]:
-    """Send a file to GridFS, and yield after each piece; pieces that are there are kept.
-
-    Args:
-        collections: The collections of the database.
-        stream: The content, from its start.
-        file_id: The file's id.
-        fields: Entries of the file's document.
-    """
+    """Send a file to GridFS, and yield after each piece; pieces that are there are kept."""
     length = number = 0
     sent: set[int] = set()
     while piece := stream.read(_CHUNK_BYTES):
@@ -252,18 +201,7 @@ def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: 
 
 
 def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]:
-    """Ask the server which files are missing from GridFS, or lack pieces.
-
-    Args:
-        collections: The collections of the database.
-        ids: Ids of the files.
-
-    Returns:
-        Those of `ids` that are missing or incomplete.
-
-    Raises:
-        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
-    """
+    """Ask the server which files are missing from GridFS, or lack pieces."""
     listed, found = list(ids), set()
     for start in range(0, len(listed), _BATCH_FILES):
         batch = listed[start : start + _BATCH_FILES]
@@ -284,9 +222,6 @@ class Shipment:
     Attributes:
         folder: The run's folder, which may be moved.
         base: The folder that paths of stored sources and resources are relative to.
-        collections: The collections of the database.
-        contents: Stores contents of files.
-        uid: The run's uid.
         run_id: The `_id` of the run's document; None before it is found or inserted.
     """
 
@@ -298,14 +233,5 @@ class Shipment:
     run_id: Any = None
 
     def store(self, path: Path, name: str, **fields: Any) -> Any:
-        """Store the content of a file that belongs to this run alone.
-
-        Args:
-            path: The file.
-            name: Its name in GridFS.
-            **fields: Further entries of the file's document.
-
-        Returns:
-            The file's id; None if the file cannot be read.
-        """
+        """Store the content of a file that belongs to this run alone; return its id, or None if it cannot be read."""
         return self.contents.store(path, name, owner=self.uid, **fields)

@@ -3,15 +3,18 @@
 Nothing here depends on the process that made the run: `Delivery` reads the run's folder, and asks the database what it
 already has. Resending something changes nothing:
 
-* a run has one document, found by its `uid`; the database assigns its integer `_id` (`observers.mongo.run_document`),
-  or the run takes over a document that another program has staged (`DocumentDelivery.take_over`);
-* points are appended on the condition that the database has exactly the points before them (`observers.mongo.points`);
-* each medium has an entry, under an id made from its place in the record (`observers.mongo.media`);
-* contents of files are stored once, under an id made from their SHA-256 (`observers.mongo.contents`);
-* values too large or too deep for a document are files, with a stand-in in their place (`observers.mongo.documents`).
+* a run has one document, found by its `uid`; the database assigns its integer `_id`
+  (`sacristan.observers.mongo.run_document`), or the run takes over a document that another program has staged
+  (`DocumentDelivery.take_over`);
+* points are appended on the condition that the database has exactly the points before them
+  (`sacristan.observers.mongo.points`);
+* each medium has an entry, under an id made from its place in the record (`sacristan.observers.mongo.media`);
+* contents of files are stored once, under an id made from their SHA-256 (`sacristan.observers.mongo.contents`);
+* values too large or too deep for a document are files, with a stand-in in their place
+  (`sacristan.observers.mongo.documents`).
 
-A run counts as delivered once the database has confirmed all of it (`observers.mongo.concerns`).
-`observers.mongo.layout` has the names of the collections.
+A run counts as delivered once the database has confirmed all of it (`sacristan.observers.mongo.concerns`).
+`sacristan.observers.mongo.layout` has the names of the collections.
 """
 
 from __future__ import annotations
@@ -30,17 +33,17 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from observers.mongo.artifacts import ArtifactDelivery
-from observers.mongo.concerns import PATIENCE_S, confirmed, lacks_majority_reads
-from observers.mongo.contents import Contents, Shipment
-from observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
-from observers.mongo.layout import Collections, Document, make_run_indexes
-from observers.mongo.media import MediaDelivery, len_media
-from observers.mongo.points import Behind, PointDelivery, len_points
-from observers.mongo.verification import Lost, find_lost
-from observers.record.atomic_file import replacing
-from observers.record.identity import new_uid
-from observers.record.schema import DELIVERED, DESTINATION, RUN, read_json, read_json_if_whole
+from sacristan.observers.mongo.artifacts import ArtifactDelivery
+from sacristan.observers.mongo.concerns import PATIENCE_S, confirmed, lacks_majority_reads
+from sacristan.observers.mongo.contents import Contents, Shipment
+from sacristan.observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
+from sacristan.observers.mongo.layout import Collections, Document, make_run_indexes
+from sacristan.observers.mongo.media import MediaDelivery, len_media
+from sacristan.observers.mongo.points import Behind, PointDelivery, len_points
+from sacristan.observers.mongo.verification import Lost, find_lost
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.identity import new_uid
+from sacristan.observers.record.schema import DELIVERED, DESTINATION, RUN, read_json, read_json_if_whole
 
 __all__ = ["Delivery", "noted_delivery"]
 
@@ -71,9 +74,7 @@ class Delivery:
     """Delivers one run's folder to a database, as it is whenever `advance` is called.
 
     Args:
-        folder: The run's folder.
         base: The folder that paths of stored sources and resources are relative to.
-        database: The database.
         prefix: The prefix of the collections' names, without its underscore.
         wanted_id: The `_id` to use if it is free.
         overwrite: The `_id` of a document to take over, as the run's folder notes it; see `Destination`.
@@ -82,9 +83,6 @@ class Delivery:
         patience_s: Seconds that the servers may take to confirm everything.
 
     Attributes:
-        folder: As passed; see `follow`.
-        collections: The collections of the database.
-        artifacts: Delivers artifacts.
         artifacts_slice_s: How long contents of artifacts may delay the document of an active run.
         run_id: The `_id` of the run's document; None until it is there.
         was_removed: Whether the run was removed from the database, and so is not delivered.
@@ -129,11 +127,8 @@ class Delivery:
         Once no process writes to the folder and everything is sent, the database is asked to confirm it, and then for
         all of it. The next call resends what the database has lost.
 
-        Args:
-            last: Whether no process will write to the folder any more, whatever its status says.
-
-        Raises:
-            pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
+        `last` means that no process will write to the folder any more, whatever its status says. After a PyMongoError,
+        call this again later.
         """
         self._is_verified = False
         run = read_json(self.folder / RUN)
@@ -149,7 +144,7 @@ class Delivery:
             return
         parts.media.send()
         self.artifacts.advance(run, self.artifacts_slice_s if run["status"] == "RUNNING" else None)
-        parts.document.send(run, parts.points.counts, self.artifacts.listed(run), last=last)
+        parts.document.send(run, parts.points.counts, self.artifacts.delivered(run), last=last)
         if (last or not is_running(run)) and self.is_sent:
             self._verify(parts, run)
 
@@ -295,7 +290,7 @@ class Delivery:
             return find_lost(self.folder, self.collections, *where)
 
     def _start_again(self, lost: Lost) -> None:
-        """Forget what was sent, so that it is sent again; that changes nothing that is there."""
+        """Forget what was sent, so that it is sent again; existing data does not change."""
         self._lost = lost.parts
         if lost.metrics:
             self.collections.metrics.delete_many({"_id": {"$in": list(lost.metrics)}})
@@ -326,11 +321,7 @@ class Delivery:
         )
 
     def follow(self, folder: Path) -> None:
-        """Continue after the folder was moved.
-
-        Args:
-            folder: Where it is now.
-        """
+        """Continue after the folder was moved."""
         self.folder = folder
         if self._parts is not None:
             self._parts.shipment.folder = folder
@@ -351,11 +342,7 @@ class Delivery:
     # ------------------------------------------------------------------ the note of it in the folder
 
     def was_completed(self) -> bool:
-        """Tell whether an earlier delivery of the run as it is now was complete, and the database still has all of it.
-
-        Raises:
-            pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
-        """
+        """Tell whether the run as it is now was completely delivered before, and the database still has all of it."""
         noted, run = noted_delivery(self.folder), read_json(self.folder / RUN)
         if noted is None or run is None or noted["database"] != self._place:
             return False
@@ -382,14 +369,9 @@ class Delivery:
 
 
 def noted_delivery(folder: Path) -> dict[str, Any] | None:
-    """Return the note of a complete delivery.
+    """Return the note of a complete delivery: `run_id`, `database`, and the state that was delivered.
 
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        The `run_id` and `database`, with the state that was delivered; None if there is no note, or the run has
-        changed.
+    None if there is no note, or the run has changed.
     """
     noted, run = read_json(folder / DELIVERED), read_json(folder / RUN)
     if noted is None or run is None:

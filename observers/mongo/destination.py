@@ -7,16 +7,16 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.errors import DestinationError
-from observers.record.json_text import load_json
-from observers.record.numbered_folder import as_number
-from observers.record.redaction import hide_user, redact
-from observers.record.schema import DESTINATION
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.record.json_text import load_json
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.redaction import hide_user, redact
+from sacristan.observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:
     import pymongo
 
-    from observers.record.journal import Journal
+    from sacristan.observers.record.journal import Journal
 
 __all__ = [
     "Destination",
@@ -58,8 +58,6 @@ class Destination:
 
     Attributes:
         url: The full URL, which may contain credentials; None is mongodb://localhost:27017.
-        db_name: The name of the database.
-        prefix: The prefix of the collections' names.
         collection: The name of the collection of runs; empty for the usual one.
         wanted_id: The `_id` that the run should have, if it is a text; empty for the next number.
         overwrite: The `_id` of the document that the run is to take over, a number; empty for none, and once it has.
@@ -97,11 +95,7 @@ class Destination:
     def connect(self, **options: Any) -> pymongo.MongoClient:
         """Return a client that notices an outage within seconds, or after the time-outs in its URL.
 
-        Args:
-            **options: Options of `pymongo.MongoClient`.
-
-        Raises:
-            pymongo.errors.ConfigurationError: If the URL is invalid, or names a missing file.
+        Raises ConfigurationError if the URL is invalid, or names a missing file.
         """
         import pymongo
 
@@ -123,11 +117,7 @@ def as_run_id(wanted: Any) -> int | str | None:
 
 
 def explain(error: Exception) -> str:
-    """Explain an error in a few words: an outage, a wrong password, missing rights, TLS, or the URL.
-
-    Args:
-        error: Any error of pymongo, or of a delivery.
-    """
+    """Explain an error in a few words: an outage, a wrong password, missing rights, TLS, or the URL."""
     from pymongo.errors import ConfigurationError, OperationFailure, PyMongoError, ServerSelectionTimeoutError
 
     text = redact(str(error))
@@ -165,11 +155,7 @@ def _closes_each_connection(text: str) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether retrying soon is useless, because a URL, a user or a certificate has to change first.
-
-    Args:
-        error: As for `explain`.
-    """
+    """Tell whether retrying soon is useless, because a URL, a user or a certificate has to change first."""
     from pymongo.errors import ConfigurationError, OperationFailure
 
     if isinstance(error, OperationFailure) or _has_failed_login(str(error)):
@@ -178,11 +164,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_unconfirmed(error: Exception) -> bool:
-    """Tell whether a write was made, but too few members of the replica set confirmed it in time; it may be lost.
-
-    Args:
-        error: As for `explain`.
-    """
+    """Tell whether a write was made, but too few members of the replica set confirmed it in time; it may be lost."""
     from pymongo.errors import BulkWriteError, WTimeoutError
 
     return isinstance(error, WTimeoutError) or (
@@ -193,8 +175,7 @@ def is_unconfirmed(error: Exception) -> bool:
 def is_logged_out(error: Exception) -> bool:
     """Tell whether the server requires a login, as it does after the user was dropped and created again.
 
-    Args:
-        error: As for `explain`. Connections that are open then stay without a login.
+    Connections that are open then stay without a login.
     """
     return getattr(error, "code", None) == 13 and "requires authentication" in str(error)
 
@@ -233,11 +214,7 @@ def _explain_tls(text: str) -> str:
 
 
 def read_destination(folder: Path) -> Destination | None:
-    """Return where a run is to be delivered, without credentials; None for nowhere.
-
-    Args:
-        folder: The run's folder.
-    """
+    """Return where a run is to be delivered, without credentials; None for nowhere."""
     try:
         return Destination(**load_json(folder / DESTINATION))
     except FileNotFoundError:
@@ -247,12 +224,8 @@ def read_destination(folder: Path) -> Destination | None:
 def parse_mongo_option(text: str) -> dict[str, Any]:
     """Return the arguments of `MongoObserver` for the option `-m TEXT`.
 
-    Args:
-        text: `[host:port:]db_name[.collection[:id]][!priority]` as in Sacred, or a full `mongodb://` or `mongodb+srv://`
-            URL with the database as its path.
-
-    Raises:
-        DestinationError: If it is neither.
+    The text is `[host:port:]db_name[.collection[:id]][!priority]` as in Sacred, or a full `mongodb://` or
+    `mongodb+srv://` URL with the database as its path.
     """
     if text.startswith(("mongodb://", "mongodb+srv://")):
         try:
@@ -269,14 +242,7 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
 
 
 def database_in(url: str) -> str | None:
-    """Return the database in a full `mongodb://` URL, if it names one.
-
-    Args:
-        url: The URL.
-
-    Raises:
-        DestinationError: If it is not a URL of a MongoDB; the message contains no credentials.
-    """
+    """Return the database in a full `mongodb://` URL, if it names one; errors contain no credentials."""
     from pymongo.errors import InvalidURI
     from pymongo.uri_parser import parse_uri
 

@@ -13,12 +13,12 @@ from typing import Any
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from observers.mongo.contents import Shipment
-from observers.mongo.documents import files_in
-from observers.mongo.layout import Document
-from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
-from observers.record.identity import true_status
-from observers.record.schema import (
+from sacristan.observers.mongo.contents import Shipment
+from sacristan.observers.mongo.documents import files_in
+from sacristan.observers.mongo.layout import Document
+from sacristan.observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
+from sacristan.observers.record.identity import true_status
+from sacristan.observers.record.schema import (
     OUTPUT,
     RANKS_FOLDER,
     RUN,
@@ -26,7 +26,7 @@ from observers.record.schema import (
     checkpoint_files,
     rank_files,
 )
-from observers.record.storable import storable_text
+from sacristan.observers.record.storable import storable_text
 
 __all__ = ["DocumentDelivery", "NotTakenOverError", "is_running"]
 
@@ -76,11 +76,9 @@ def _obstacle(found: Document, run: Mapping[str, Any]) -> str:
 
 
 def is_running(run: Mapping[str, Any]) -> bool:
-    """Tell whether a process may still write a run.
+    """Tell whether a process may still write a run, by its status alone.
 
-    Args:
-        run: The content of `run.json`. A run that was killed still says RUNNING there; its lease tells that it is dead,
-            and `runs reap` writes it down.
+    A killed run still says RUNNING; its lease tells that it is dead, and `sacristan reap` records that.
     """
     return run["status"] in ("RUNNING", "QUEUED")
 
@@ -90,7 +88,6 @@ class DocumentDelivery:
 
     Args:
         shipment: The run, and the database; its `run_id` is set when the document is found or inserted.
-        with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
 
     Attributes:
         sent: The entries that were sent, as they are stored.
@@ -120,12 +117,7 @@ class DocumentDelivery:
         return found is not None
 
     def insert(self, run: Mapping[str, Any], wanted_id: int | str | None = None) -> None:
-        """Insert the document.
-
-        Args:
-            run: The content of `run.json`.
-            wanted_id: The `_id` to use if it is free; otherwise the next number is used.
-        """
+        """Insert the document under `wanted_id` if that is free, otherwise under the next number."""
         runs = self._run.collections.runs
         while True:
             number: Any = wanted_id
@@ -147,10 +139,9 @@ class DocumentDelivery:
                 return
 
     def take_over(self, run: Mapping[str, Any], number: int) -> bool:
-        """Take over the document of that `_id`, with the entries of others in it; return whether it exists.
+        """Take over the document of that `_id`, keeping others' entries in it; return whether it exists.
 
-        Raises:
-            NotTakenOverError: If it belongs to another run.
+        Raises NotTakenOverError with the reason if it must not be taken over.
         """
         runs = self._run.collections.confirmed.runs
         document = self._document.build(run, ())
@@ -202,11 +193,7 @@ class DocumentDelivery:
                 raise
 
     def is_sent(self, run: Mapping[str, Any]) -> bool:
-        """Tell whether the document matches `run.json` and the captured output.
-
-        Args:
-            run: The content of `run.json`.
-        """
+        """Tell whether the document matches `run.json` and the captured output."""
         return (
             self.sent.get("status") == run["status"]
             and self.sent.get("revision", 0) == run.get("revision", 0)
@@ -223,14 +210,9 @@ class DocumentDelivery:
     ) -> None:
         """Send what has changed.
 
-        Args:
-            run: The content of `run.json`.
-            metric_names: Metrics that have points in the database.
-            artifact_lists: The artifacts that the run logged and used, as far as they are delivered.
-            last: Whether no process will write to the folder any more, whatever its status says.
-
-        Raises:
-            FileNotFoundError: If the folder was moved or deleted in the meantime. Then nothing was sent.
+        `metric_names` have points in the database; `artifact_lists` has the delivered artifacts. `last` means that no
+        process will write to the folder any more, whatever its status says. Raises FileNotFoundError if the folder was
+        moved or deleted meanwhile; then nothing was sent.
         """
         ended = last or not is_running(run)
         sizes = output_sizes(self._run.folder)
@@ -266,12 +248,12 @@ class DocumentDelivery:
     ) -> set[bson.ObjectId]:
         """Add the lists of files, after storing the files; return the ids of those that belong to the run alone."""
         packer = self._document.packer
-        document["experiment"] |= packer.listed("sources", self._shared(run["experiment"]["sources"]))
-        document |= packer.listed("resources", self._shared(run.get("resources", ())))
+        document["experiment"] |= packer.list_entry("sources", self._shared(run["experiment"]["sources"]))
+        document |= packer.list_entry("resources", self._shared(run.get("resources", ())))
         artifacts, own_files = self._artifacts(run)
-        document |= packer.listed("artifacts", artifacts)
+        document |= packer.list_entry("artifacts", artifacts)
         for name, entries in artifact_lists.items():
-            document |= packer.listed(name, entries)
+            document |= packer.list_entry(name, entries)
         return own_files
 
     def _files_of_an_end(self, output_size: int) -> Document:

@@ -19,8 +19,8 @@ from typing import Any
 
 import bson
 
-from observers.record.json_text import parse_json
-from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 
 __all__ = ["ENTRY_BYTES", "FILE", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
 
@@ -35,11 +35,7 @@ FILE = "stored_as_file"
 
 
 def object_id(*parts: str | int) -> bson.ObjectId:
-    """Return the ObjectId made from the first 12 bytes of a SHA-256.
-
-    Args:
-        *parts: What to hash; the same parts always give the same id.
-    """
+    """Return the ObjectId made from the first 12 bytes of a SHA-256."""
     text = "\0".join(map(str, parts))
     return bson.ObjectId(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:12])
 
@@ -49,7 +45,6 @@ class Packer:
 
     Args:
         uid: The run's uid; files of stand-ins belong to this run alone.
-        limit: The largest size of an entry, in bytes, roughly.
 
     Attributes:
         files: The files of stand-ins: content by id. Some may not be used in the end.
@@ -65,11 +60,8 @@ class Packer:
     def entry(self, value: Any) -> Any:
         """Return a value as BSON holds it, within the limit.
 
-        Args:
-            value: JSON. Parts that are too large or too deep become stand-ins, whose files are added to `files`.
-
-        Returns:
-            The packed value; a text that says so if it is nested too deeply even for a file.
+        Parts that are too large or too deep become stand-ins, whose files are added to `files`. A value nested too
+        deeply even for a file becomes a text that says so.
         """
         try:
             packed, size = self._pack(value, 0)
@@ -83,22 +75,14 @@ class Packer:
     def whole_file(self, content: bytes) -> dict[str, Any]:
         """Return the stand-in for a whole JSON file, and add the file to `files`.
 
-        Args:
-            content: The file's content. Its id is made from the SHA-256 and the run, so the same content is stored
-                once.
+        Its id is made from the SHA-256 and the run, so the same content is stored once.
         """
         file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
         self.files[file_id] = content
         return {FILE: str(file_id), "bytes": len(content)}
 
-    def listed(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
-        """Return the entry of a list, truncated if it is too long, then with `<name>_file`.
-
-        Args:
-            name: The entry's name.
-            values: The list.
-            limit: The largest size in bytes, roughly.
-        """
+    def list_entry(self, name: str, values: Sequence[Any], limit: int = LIST_BYTES) -> dict[str, Any]:
+        """Return the entry of a list; one above `limit` bytes, roughly, is truncated, and has a `<name>_file`."""
         kept: list[Any] = []
         total = 0
         for value in values:
@@ -156,11 +140,7 @@ class Packer:
 
 
 def files_in(value: Any) -> Iterator[bson.ObjectId]:
-    """Yield the ids of the files of all stand-ins in a packed value.
-
-    Args:
-        value: The packed value, such as a document.
-    """
+    """Yield the ids of the files of all stand-ins in a packed value."""
     if isinstance(value, list):
         for item in value:
             yield from files_in(item)
@@ -172,15 +152,7 @@ def files_in(value: Any) -> Iterator[bson.ObjectId]:
 
 
 def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
-    """Return a packed value with the files of its stand-ins in their places.
-
-    Args:
-        value: The document, or an entry of it.
-        read: Returns the content of a file.
-
-    Raises:
-        ValueError: If a file is not JSON; see `parse_json`.
-    """
+    """Return a packed value with the files of its stand-ins in their places."""
     if isinstance(value, list):
         return [restore(item, read) for item in value]
     if not isinstance(value, dict):
@@ -195,9 +167,7 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
 def stored_key(key: Any) -> str:
     """Return a key as MongoDB holds it: without dots, null characters and a leading dollar sign.
 
-    Args:
-        key: The key, of any type. A dot becomes a comma, and a leading dollar sign an at sign, as in Sacred. Different
-            keys may become the same one.
+    A dot becomes a comma, and a leading dollar sign an at sign, as in Sacred. Different keys may become the same one.
     """
     text = storable_text(str(key)).replace(".", ",").replace("\0", "")
     return f"@{text[1:]}" if text.startswith("$") else text

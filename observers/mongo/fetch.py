@@ -8,12 +8,12 @@ from pathlib import Path
 import gridfs
 from pymongo.collection import Collection
 
-from observers.artifacts.intake import Incoming
-from observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
-from observers.errors import ArtifactDamagedError, ArtifactError
-from observers.mongo.contents import content_id
-from observers.mongo.layout import Collections, Document
-from observers.record.json_text import parse_json
+from sacristan.observers.artifacts.intake import Incoming
+from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
+from sacristan.observers.mongo.contents import content_id
+from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.observers.record.json_text import parse_json
 
 __all__ = ["fetch"]
 

@@ -29,8 +29,8 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from observers.errors import DestinationError
-from observers.mongo.concerns import committed, confirmed, sent
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.mongo.concerns import committed, confirmed, sent
 
 __all__ = [
     "Collections",
@@ -68,15 +68,11 @@ class Collections:
     """The collections of one prefix of a database; creating this object sends nothing to the server.
 
     Args:
-        database: The database.
         prefix: The prefix of the names, without its underscore; empty for none.
         collection: The name of the collection of runs, regardless of the prefix; empty for the usual name.
 
     Attributes:
-        runs, metrics, chunks, media, artifacts, removed: The collections of the prefix.
-        sweeps, sweep_claims, sweep_agents, sweep_trials: The collections of sweeps.
         sweep_journal: Trials of sweeps of earlier versions.
-        views: The named views of the runs.
         files, file_chunks: The collections of GridFS.
     """
 
@@ -102,29 +98,22 @@ class Collections:
 
     @functools.cached_property
     def sent(self) -> Collections:
-        """The same for the data of a run, of which nothing depends on one write; see `observers.mongo.concerns`."""
+        """Collections for the data of a run, where no single write matters; see `observers/mongo/concerns.py`."""
         return Collections(sent(self.database), self.prefix, self.collection)
 
     @functools.cached_property
     def confirmed(self) -> Collections:
-        """The same for changes that must last; asks the server at the first use."""
+        """Collections for changes that must last; asks the server at the first use."""
         return Collections(confirmed(self.database, self.runs.name), self.prefix, self.collection)
 
     @functools.cached_property
     def committed(self) -> Collections:
-        """The same for reading what cannot be rolled back."""
+        """Collections for reading what cannot be rolled back."""
         return Collections(committed(self.database), self.prefix, self.collection)
 
 
 def check_collection(name: str) -> str:
-    """Check the name of a collection of runs, and return it.
-
-    Args:
-        name: The name.
-
-    Raises:
-        DestinationError: If another collection has that name.
-    """
+    """Return the name of a collection of runs; reject one that another collection has."""
     if name in _RESERVED or name.startswith(("fs.", "system.")):
         raise DestinationError(
             f"collection: got {name!r}, which holds something else; choose another name for the runs"
@@ -135,9 +124,8 @@ def check_collection(name: str) -> str:
 def may_name_files(collection: str) -> bool:
     """Tell whether documents of a collection may contain ids of files in GridFS.
 
-    Args:
-        collection: The collection's name, with any prefix. Unknown collections, including those of other programs, may;
-            so `runs gc` reads them before it removes a content.
+    Unknown collections, including those of other programs, may; so `sacristan gc` reads them before it removes a
+    content.
     """
     return not _WITHOUT_FILES.fullmatch(collection)
 
@@ -152,14 +140,7 @@ _WITH_UID = {"partialFilterExpression": {"uid": {"$exists": True}}}
 
 
 def make_run_indexes(collections: Collections) -> None:
-    """Create the indexes of runs, their points and their files, as far as the user may create any.
-
-    Args:
-        collections: The collections of the database.
-
-    Raises:
-        pymongo.errors.PyMongoError: If the database cannot be reached.
-    """
+    """Create the indexes of runs, their points and their files, as far as the user may create any."""
     _make(collections.runs, [("uid", ASCENDING)], unique=True, **_WITH_UID)
     _make(collections.runs, [("start_time", DESCENDING)])
     _make(collections.runs, [("status", ASCENDING), ("start_time", DESCENDING)])
@@ -173,26 +154,14 @@ def make_run_indexes(collections: Collections) -> None:
 
 
 def make_media_indexes(collections: Collections) -> None:
-    """Create the index of media, as far as the user may create any; called before the first medium is sent.
-
-    Args:
-        collections: The collections of the database.
-
-    Raises:
-        pymongo.errors.PyMongoError: If the database cannot be reached.
-    """
+    """Create the index of media, as far as the user may create any; called before the first medium is sent."""
     _make(collections.media, [("run_id", ASCENDING), ("name", ASCENDING), ("step", ASCENDING)])
 
 
 def make_artifact_indexes(collections: Collections) -> None:
     """Create the indexes of artifacts and their contents, as far as the user may create any.
 
-    Args:
-        collections: The collections of the database. The index of name and version keeps two processes from using one
-            number.
-
-    Raises:
-        pymongo.errors.PyMongoError: If the database cannot be reached.
+    The index of name and version keeps two processes from using one number.
     """
     _make(collections.artifacts, [("name", ASCENDING), ("version", DESCENDING)], unique=True)
     _make(collections.artifacts, [("made_by", ASCENDING)])

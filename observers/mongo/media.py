@@ -1,7 +1,7 @@
 """Delivery of a run's media to MongoDB: contents once, and a document for each entry; resending one changes nothing.
 
-A document of `media` has the entry of `observers.record.schema`, with `run_id` and `uid`. `file_id` is the content in
-GridFS, and `images` of a table has `file` and `file_id` of each image in it.
+A document of `media` has the entry of `sacristan.observers.record.schema`, with `run_id` and `uid`. `file_id` is the
+content in GridFS, and `images` of a table has `file` and `file_id` of each image in it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 import bson
 from pymongo import ReplaceOne
 
-from observers.errors import RecordError
-from observers.mongo.contents import Shipment
-from observers.mongo.documents import Packer, files_in, object_id
-from observers.mongo.layout import make_media_indexes
-from observers.record.json_text import parse_json
-from observers.record.media_files import media_path
-from observers.record.regular_file import open_regular, read_regular
-from observers.record.schema import MEDIA
+from sacristan.observers.errors import RecordError
+from sacristan.observers.mongo.contents import Shipment
+from sacristan.observers.mongo.documents import Packer, files_in, object_id
+from sacristan.observers.mongo.layout import make_media_indexes
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import media_path
+from sacristan.observers.record.regular_file import open_regular, read_regular
+from sacristan.observers.record.schema import MEDIA
 
 __all__ = ["MediaDelivery", "len_media"]
 
@@ -33,9 +33,6 @@ _OWNER = "media"
 
 class MediaDelivery:
     """Sends the media of one run's folder.
-
-    Args:
-        shipment: The run, and the database.
 
     Attributes:
         num_sent: How many entries of the folder are delivered.
@@ -51,11 +48,7 @@ class MediaDelivery:
         self._offset = 0
 
     def send(self) -> None:
-        """Send new media.
-
-        Raises:
-            pymongo.errors.PyMongoError: If the database cannot be reached or refuses; call again later.
-        """
+        """Send new media."""
         lines = self._new_lines()
         if lines and not self.num_sent:
             make_media_indexes(self._run.collections)
@@ -112,14 +105,7 @@ class MediaDelivery:
 
 
 def len_media(folder: Path) -> int:
-    """Return the number of media in a run's folder.
-
-    Args:
-        folder: The run's folder; a torn last line does not count.
-
-    Raises:
-        OSError: If the entries cannot be read. A run without media has no file of entries, and the result is 0.
-    """
+    """Return the number of media in a run's folder, without a torn last line; 0 without a file of entries."""
     with contextlib.suppress(FileNotFoundError):
         return read_regular(folder / MEDIA).count(b"\n")
     return 0

@@ -19,23 +19,23 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import PyMongoError
 
-from configs.importing import import_sacred
+from sacristan.configs.importing import import_sacred
 
 # Before anything here imports it.
 import_sacred()
 
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-from observers.artifacts.version import ArtifactVersion
-from observers.errors import ArtifactError, DestinationError
-from observers.file.recording import Recording
-from observers.file.run_file import Beginning
-from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, as_run_id, explain
-from observers.mongo.fetch import fetch
-from observers.mongo.layout import Collections, Document, check_collection
-from observers.mongo.shipper import LAST_ATTEMPT_S, Shipper
-from observers.mongo.spool import SpoolingObserver
+from sacristan.observers.artifacts.version import ArtifactVersion
+from sacristan.observers.errors import ArtifactError, DestinationError
+from sacristan.observers.file.recording import Recording
+from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.destination import Destination, as_run_id, explain
+from sacristan.observers.mongo.fetch import fetch
+from sacristan.observers.mongo.layout import Collections, Document, check_collection
+from sacristan.observers.mongo.shipper import LAST_ATTEMPT_S, Shipper
+from sacristan.observers.mongo.spool import SpoolingObserver
 
 __all__ = ["MongoObserver"]
 
@@ -53,7 +53,7 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]
 
     Without a FileObserver it records the run in a spool, which is removed once everything is delivered. If something is
-    not delivered when the run has ended, `python -m runs sync` delivers it.
+    not delivered when the run has ended, `sacristan sync` delivers it.
 
     Args:
         url: The URL of the server; None is localhost.
@@ -255,7 +255,7 @@ class MongoObserver(SpoolingObserver, SacredMongoObserver):
 
 
 def _address(client: Any) -> str | None:
-    """Return the servers of a client, as a URL for messages and `runs sync`, which asks for the rest."""
+    """Return the servers of a client, as a URL for messages and `sacristan sync`, which asks for the rest."""
     servers = getattr(client, "topology_description", None)
     known = sorted(servers.server_descriptions()) if servers is not None else ()
     return f"mongodb://{','.join(f'{host}:{port}' for host, port in known)}" if known else None

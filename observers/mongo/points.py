@@ -2,8 +2,8 @@
 
 Points are appended to a metric's document on the condition that it has exactly the points before them. Points beyond
 `POINTS_PER_DOCUMENT` go into chunks of fixed bounds, each replaced by a longer version: `data` is a sequence of
-`observers.record.points.points.POINT` records, `index` numbers the chunks of a metric, and `float_steps` says that its
-steps are floats.
+`sacristan.observers.record.points.points.POINT` records, `index` numbers the chunks of a metric, and `float_steps` says
+that its steps are floats.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.contents import Shipment
-from observers.mongo.documents import object_id
-from observers.mongo.layout import Collections, Document
-from observers.record.points.intact_points import read_intact_points
-from observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
-from observers.record.schema import POINTS, MetricNames, read_names
-from observers.record.storable import storable_text
+from sacristan.observers.mongo.contents import Shipment
+from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.observers.record.points.intact_points import read_intact_points
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
+from sacristan.observers.record.schema import POINTS, MetricNames, read_names
+from sacristan.observers.record.storable import storable_text
 
 __all__ = [
     "POINTS_PER_CHUNK",
@@ -49,10 +49,6 @@ class Behind(Exception):  # noqa: N818 - it is expected, not an error
 
 class PointDelivery:
     """Sends the points of one run's folder.
-
-    Args:
-        shipment: The run, and the database.
-        start: When the run started; times of points are relative to it.
 
     Attributes:
         num_sent: How many points of the folder are delivered, or left out because they are damaged.
@@ -84,14 +80,9 @@ class PointDelivery:
                 collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self._run.run_id}})
 
     def send(self) -> bool:
-        """Send a batch of points.
+        """Send a batch of points; return whether there may be more.
 
-        Returns:
-            Whether there may be more.
-
-        Raises:
-            Behind: If the database has fewer points than expected; `restart`, and send again.
-            pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+        Raises Behind if the database has fewer points than expected: `restart`, and send again.
         """
         points, num_read = read_intact_points(self._run.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
         if not num_read:
@@ -190,9 +181,8 @@ def _steps(points: np.ndarray, floats: np.ndarray) -> list:
 def len_points(folder: Path) -> int:
     """Return the number of points in a run's folder.
 
-    Args:
-        folder: The run's folder. Points that are still in `metrics.live` do not count, because they cannot be
-            delivered; damaged points do, although they are left out of a delivery.
+    Points that are still in `metrics.live` do not count, because they cannot be delivered; damaged points do, although
+    a delivery leaves them out.
     """
     with contextlib.suppress(FileNotFoundError):
         return (folder / POINTS).stat().st_size // POINT.itemsize
@@ -202,11 +192,7 @@ def len_points(folder: Path) -> int:
 def count_points(folder: Path) -> dict[str, int]:
     """Return the number of points of each metric in a run's folder.
 
-    Args:
-        folder: The run's folder. Damaged points, and points whose name is lost, do not count.
-
-    Returns:
-        The counts by name; metrics without points are left out.
+    Damaged points, and points whose name is lost, do not count; metrics without points are left out.
     """
     by_number: dict[int, int] = {}
     start = 0
@@ -226,17 +212,7 @@ def count_points(folder: Path) -> dict[str, int]:
 def find_lost_metrics(
     collections: Collections, run_id: Any, uid: str, counts: Mapping[str, int]
 ) -> tuple[list[str], set[Any]]:
-    """Ask the database how many points it has of each metric.
-
-    Args:
-        collections: The collections that the points were sent to.
-        run_id: The `_id` of the run's document.
-        uid: The run's uid.
-        counts: How many points of each metric it should have.
-
-    Returns:
-        The metrics of which it has fewer, and the ids of documents that were cut short.
-    """
+    """Return the metrics with fewer points in the database than in `counts`, and the ids of documents cut short."""
     lost, cut = set(), set()
     lengths = [{"$size": {"$ifNull": [f"${name}", []]}} for name in ("steps", "values", "timestamps")]
     expected = {object_id(uid, name): name for name in counts}

@@ -11,12 +11,12 @@ from typing import Any
 
 import bson
 
-from observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
-from observers.mongo.layout import Document
-from observers.record.identity import last_beat
-from observers.record.json_text import parse_json
-from observers.record.regular_file import open_regular, read_regular
-from observers.record.schema import (
+from sacristan.observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
+from sacristan.observers.mongo.layout import Document
+from sacristan.observers.record.identity import last_beat
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.regular_file import open_regular, read_regular
+from sacristan.observers.record.schema import (
     CONFIG,
     INFO,
     LEASE,
@@ -51,13 +51,7 @@ _EXACT_PARTS = {"config": CONFIG, "info": INFO}
 class RunDocument:
     """Makes the document of one run from its folder.
 
-    Args:
-        folder: The run's folder.
-        uid: The run's uid.
-
-    Attributes:
-        folder: As passed; the owner updates it if the folder is moved.
-        packer: Has the files of large entries.
+    The owner updates `folder` if that is moved. `packer` has the files of large entries.
     """
 
     def __init__(self, folder: Path, uid: str) -> None:
@@ -70,12 +64,8 @@ class RunDocument:
     def build(self, run: Mapping[str, Any], metric_names: Iterable[str]) -> Document:
         """Return the document of the run as its folder is now, without the lists of files.
 
-        Args:
-            run: The content of `run.json`.
-            metric_names: Metrics that have points in the database, which readers may list.
-
-        Returns:
-            The document; large entries are stand-ins, whose files are in `packer`.
+        Large entries are stand-ins, whose files are in `packer`. `metric_names` are those that readers may list,
+        because they have points in the database.
         """
         packer = self.packer
         packer.files.clear()
@@ -92,7 +82,7 @@ class RunDocument:
         document |= self._exact(kept, run)
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):
-                document |= packer.listed(key, run[key], ENTRY_BYTES)
+                document |= packer.list_entry(key, run[key], ENTRY_BYTES)
         document |= {"config": self._entry(CONFIG), "info": self._info(metric_names), "summary": self._entry(SUMMARY)}
         document["captured_out"] = shortened_output(self.folder)
         document.setdefault("result", None)
@@ -149,20 +139,13 @@ class RunDocument:
     def _info(self, metric_names: Iterable[str]) -> Document:
         """Return the run's info, with Sacred's list of metrics, which its readers need."""
         listed = [{"name": name, "id": str(object_id(self.packer.uid, name))} for name in sorted(metric_names)]
-        return {**self._entry(INFO), **(self.packer.listed("metrics", listed) if listed else {})}
+        return {**self._entry(INFO), **(self.packer.list_entry("metrics", listed) if listed else {})}
 
 
 def exact_part(stored: Any, exact: Any, uid: str) -> Any:
-    """Return a part of a document as it was recorded.
+    """Return a part of a document as it was recorded: `exact` if `stored` was made from it, otherwise `stored`.
 
-    Args:
-        stored: The part as it is stored.
-        exact: Its original.
-        uid: The run's uid.
-
-    Returns:
-        `exact` if `stored` was made from it; otherwise `stored`, which was changed later, such as by `runs reap`, or is
-        newer than the original.
+    In the second case `stored` was changed later, such as by `sacristan reap`, or is newer than the original.
     """
     if not isinstance(stored, Mapping) or not isinstance(exact, Mapping):
         return stored
@@ -173,15 +156,7 @@ def exact_part(stored: Any, exact: Any, uid: str) -> Any:
 
 
 def exact_time(stored: Any, text: Any) -> Any:
-    """Return a time to the microsecond.
-
-    Args:
-        stored: The time as it is stored, to the millisecond.
-        text: Its original, as text.
-
-    Returns:
-        `text` if `stored` was made from it; otherwise `stored`.
-    """
+    """Return a time to the microsecond: `text` if `stored`, in milliseconds, was made from it; otherwise `stored`."""
     try:
         time = datetime.fromisoformat(text)
     except (TypeError, ValueError):
@@ -197,25 +172,14 @@ def output_size(folder: Path) -> int:
 
 
 def output_sizes(folder: Path) -> list[int]:
-    """Return the lengths of the output of each process of a run.
-
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        The lengths in bytes, that of rank 0 first; they change whenever there is new output to deliver.
-    """
+    """Return the bytes of output of each process of a run, rank 0 first; they change with any new output."""
     return [output_size(folder), *(path.stat().st_size for path in rank_files(folder).values())]
 
 
 def shortened_output(folder: Path) -> str:
-    """Return a run's captured output; if it is long, its head and tail with a note between them.
+    """Return a run's captured output; of more than 128 KiB, the first and last 64 with a note between them.
 
-    Args:
-        folder: The run's folder. Bytes that are not UTF-8 are replaced.
-
-    Returns:
-        The text; of more than 128 KiB, the first and the last 64.
+    Bytes that are not UTF-8 are replaced.
     """
     size = output_size(folder)
     if not size:

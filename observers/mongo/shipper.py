@@ -10,12 +10,12 @@ from pathlib import Path
 
 from pymongo.errors import PyMongoError
 
-from observers.mongo.delivery import Delivery
-from observers.mongo.destination import explain, is_logged_out, is_refusal
-from observers.mongo.media import len_media
-from observers.mongo.points import len_points
-from observers.record.safe_paths import shown_path
-from observers.record.schema import RUN
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.destination import explain, is_logged_out, is_refusal
+from sacristan.observers.mongo.media import len_media
+from sacristan.observers.mongo.points import len_points
+from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.schema import RUN
 
 __all__ = ["LAST_ATTEMPT_S", "Shipper"]
 
@@ -121,13 +121,9 @@ class Shipper(threading.Thread):
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:
-        """Deliver the rest, and stop.
+        """Deliver the rest, and stop; return whether everything is delivered.
 
-        Args:
-            bound_s: The longest time to wait, in seconds. An attempt in progress may take `LAST_ATTEMPT_S` more.
-
-        Returns:
-            Whether everything is delivered.
+        This waits for up to `bound_s`, and `LAST_ATTEMPT_S` more for an attempt in progress.
         """
         self._deadline = time.monotonic() + bound_s
         self._stopping.set()
@@ -135,12 +131,7 @@ class Shipper(threading.Thread):
         return not self.is_alive() and self.is_complete
 
     def report_rest(self, folder: Path, sync_folder: Path) -> None:
-        """Log in one line what is not delivered, after `stop`.
-
-        Args:
-            folder: The run's folder.
-            sync_folder: The folder that `runs sync` delivers it from.
-        """
+        """Log in one line what is not delivered, after `stop`."""
         shown = shown_path(folder)
         if self.was_removed:
             _log.warning(
@@ -155,13 +146,13 @@ class Shipper(threading.Thread):
         elif self.delivery is not None and self.delivery.is_sent:
             _log.error(
                 "MongoDB at %s: this run is sent, but not confirmed, so it can still be lost there; it is kept in %s; "
-                "deliver it with: python -m runs sync %s",
+                "deliver it with: sacristan sync %s",
                 *(self.label, shown, shown_path(sync_folder)),
             )
         else:
             _log.error(
                 "MongoDB at %s: %d points, %d media and the end of this run are not delivered; they are kept in %s; "
-                "deliver them with: python -m runs sync %s",
+                "deliver them with: sacristan sync %s",
                 self.label,
                 len_points(folder) if self.delivery is None else self.delivery.num_missing(),
                 len_media(folder) if self.delivery is None else self.delivery.num_missing_media(),

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from observers.file.observer import FileObserver
-from observers.file.recording import Recording, recording_of
-from observers.file.run_file import Beginning
-from observers.file.sacreds_interface import BeginningObserver
-from observers.record.identity import new_uid
-from observers.record.points.point_log import PointLog
-from observers.record.safe_paths import lasting_path
-from observers.record.stored_files import make_shared
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.file.recording import Recording, recording_of
+from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.file.sacreds_interface import BeginningObserver
+from sacristan.observers.record.identity import new_uid
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.safe_paths import lasting_path
+from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["SpoolingObserver"]
 
@@ -27,7 +27,7 @@ _SPOOLED = "run"
 class _Spool(FileObserver):
     """Records a run in a folder of its own, which is removed once the run is delivered.
 
-    It is locked until `let_go`: `runs sync` removes a spool that it has delivered, unless it is locked.
+    It is locked until `let_go`: `sacristan sync` removes a spool that it has delivered, unless it is locked.
     """
 
     _is_spool = True
@@ -57,12 +57,7 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class SpoolingObserver(BeginningObserver):
-    """Base of an observer that needs a record of the run, and keeps one in a spool if no other observer does.
-
-    Attributes:
-        spool_dir: The folder of spools.
-        beat_interval_s: Seconds between two heartbeats; see `FileObserver`.
-    """
+    """Base of an observer that needs a record of the run, and keeps one in a spool if no other observer does."""
 
     spool_dir: Path
     beat_interval_s: float | None = None

@@ -6,18 +6,19 @@ document is removed. The server counts everything that is checked here, so hardl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import bson
 
-from observers.mongo.artifacts import artifact_keys
-from observers.mongo.contents import incomplete_files
-from observers.mongo.documents import files_in
-from observers.mongo.layout import Collections, Document
-from observers.mongo.media import len_media
-from observers.mongo.points import count_points, find_lost_metrics
+from sacristan.configs.map import abbreviated
+from sacristan.observers.mongo.artifacts import artifact_keys
+from sacristan.observers.mongo.contents import incomplete_files
+from sacristan.observers.mongo.documents import files_in
+from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.observers.mongo.media import len_media
+from sacristan.observers.mongo.points import count_points, find_lost_metrics
 
 __all__ = ["Lost", "find_lost"]
 
@@ -47,21 +48,9 @@ def find_lost(
     sent: Mapping[str, Any],
     stored: Iterable[Any] = (),
 ) -> Lost:
-    """Ask the database for everything in a run's folder.
+    """Ask the database for everything in a run's folder, and return what it lacks.
 
-    Args:
-        folder: The run's folder.
-        collections: The collections that the run was sent to.
-        run: The content of `run.json`.
-        run_id: The `_id` of its document.
-        sent: Entries that the document must have.
-        stored: Ids of further files that must be there.
-
-    Returns:
-        What the database lacks.
-
-    Raises:
-        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+    The document must have the entries in `sent`, and GridFS the files in `stored`.
     """
     uid = run["uid"]
     document = collections.runs.find_one({"_id": run_id, "uid": uid})
@@ -70,7 +59,7 @@ def find_lost(
     parts = [f"{name!r} of its document" for name, value in sent.items() if not _is_same(document.get(name), value)]
     lost_metrics, cut = find_lost_metrics(collections, run_id, uid, count_points(folder))
     if lost_metrics:
-        parts.append(f"points of {_listed(lost_metrics)}")
+        parts.append(f"points of {abbreviated(map(repr, lost_metrics), _SHOWN, ' and {} more')}")
     files = {*stored, *_ids_in(document)}
     num_media = 0
     for medium in collections.media.find({"run_id": run_id, "uid": uid}):
@@ -88,11 +77,6 @@ def find_lost(
     if lost_files:
         parts.append(f"{len(lost_files)} files")
     return Lost(parts, cut, lost_files)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(map(repr, names[:_SHOWN])) + more
 
 
 def _is_same(there: Any, sent: Any) -> bool:

@@ -10,8 +10,9 @@ import stat
 from importlib.util import find_spec
 from pathlib import Path
 
-from observers.errors import MissingExtraError, NotifyError
-from observers.record.regular_file import open_regular
+from sacristan.configs.installation import missing_package
+from sacristan.observers.errors import MissingExtraError, NotifyError
+from sacristan.observers.record.regular_file import open_regular
 
 __all__ = ["ADDRESSES_VARIABLE", "AFTER_VARIABLE", "finished_after_s", "read_addresses", "shown"]
 
@@ -31,12 +32,8 @@ def read_addresses() -> list[str]:
 
     The file is `~/.config/sacristan/notify` (`$XDG_CONFIG_HOME` is honoured), with an address a line.
 
-    Returns:
-        The addresses; empty if none are set.
-
-    Raises:
-        NotifyError: If one is not a URL, there are too many, or others may read the file.
-        MissingExtraError: If there are addresses, but Apprise is not installed.
+    Raises NotifyError if an address is not a URL, there are too many, or others may read the file, and
+    MissingExtraError if Apprise is not installed.
     """
     where, text = ADDRESSES_VARIABLE, os.environ.get(ADDRESSES_VARIABLE)
     if text is None:
@@ -54,26 +51,18 @@ def read_addresses() -> list[str]:
                 "https://appriseit.com lists the services"
             )
     if addresses and find_spec("apprise") is None:
-        raise MissingExtraError(f"{where}: apprise is not installed; install it: pip install 'sacristan[notify]'")
+        raise MissingExtraError(missing_package(f"{where}: notifications need", "apprise", "notify"))
     return addresses
 
 
 def shown(address: str) -> str:
-    """Return what messages may show of an address: its scheme.
-
-    Args:
-        address: The address.
-    """
+    """Return what messages may show of an address: its scheme."""
     match = _SCHEME.match(address)
     return f"{match[1]}://..." if match else "..."
 
 
 def finished_after_s() -> float:
-    """Return the shortest duration, in seconds, of a completed run that is worth a message.
-
-    Raises:
-        NotifyError: If `SACRISTAN_NOTIFY_AFTER_S` is not a number of at least 0.
-    """
+    """Return the shortest duration, in seconds, of a completed run that is worth a message."""
     text = os.environ.get(AFTER_VARIABLE)
     if not text:
         return _AFTER_S
@@ -93,11 +82,7 @@ def _config_home() -> Path:
 
 
 def _private_text(path: Path) -> str:
-    """Return the content of a file that only its owner may read.
-
-    Raises:
-        NotifyError: If others may read it, or it cannot be read.
-    """
+    """Return the content of a file that only its owner may read."""
     try:
         with open_regular(path) as stream:
             mode = stat.S_IMODE(os.fstat(stream.fileno()).st_mode)

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from observers.notifying import sender
-from observers.notifying.addresses import ADDRESSES_VARIABLE, shown
-from observers.notifying.sent import SENT
-from observers.record.redaction import hide_passwords, redact
+from sacristan.observers.notifying import sender
+from sacristan.observers.notifying.addresses import ADDRESSES_VARIABLE, shown
+from sacristan.observers.notifying.sent import SENT
+from sacristan.observers.record.redaction import hide_passwords, redact
 
-__all__ = ["LEVELS", "Message", "Sending", "plain"]
+__all__ = ["LEVELS", "Message", "Sending", "message_text"]
 
 # Levels of alerts, the lowest first.
 LEVELS = ("info", "warning", "error")
@@ -46,22 +46,16 @@ class Message:
 class Sending:
     """A message that a process is sending; making one starts the process and waits for nothing.
 
-    Args:
-        message: The message.
-        addresses: Its addresses, which the process reads from a pipe.
-        claim: File of the claim on the message, which the process confirms, or gives back if no address takes the
-            message.
-
-    Raises:
-        OSError: If the process cannot be started.
+    The process reads the addresses from a pipe. It confirms the claim, or gives it back if no address takes the
+    message. Raises OSError if it cannot be started.
     """
 
     def __init__(self, message: Message, addresses: Sequence[str], claim: Path | None = None) -> None:
         self._addresses = list(addresses)
         request = {
             "addresses": self._addresses,
-            "title": plain(message.title.replace("\n", " "), _MAX_TITLE),
-            "body": plain(message.body, _MAX_BODY) or ".",
+            "title": message_text(message.title.replace("\n", " "), _MAX_TITLE),
+            "body": message_text(message.body, _MAX_BODY) or ".",
             "kind": _KINDS[message.level],
             "limit_s": LIMIT_S,
             "claim": None if claim is None else str(claim.absolute()),
@@ -99,12 +93,7 @@ class Sending:
         ]
 
 
-def plain(text: str, most: int) -> str:
-    """Return a text for a message: printable characters and line ends, shortened, passwords of URLs hidden.
-
-    Args:
-        text: Any text.
-        most: Maximum number of characters.
-    """
+def message_text(text: str, most: int) -> str:
+    """Return a text for a message: printable characters and line ends, shortened, passwords of URLs hidden."""
     shown = "".join(c if c.isprintable() or c == "\n" else " " for c in hide_passwords(redact(text[: 4 * most])))
     return shown if len(shown) <= most else f"{shown[: most - 3]}..."

@@ -12,9 +12,9 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from observers.record.atomic_file import write_once
-from observers.record.locking import claimed
-from observers.record.schema import NOTIFIED_FOLDER
+from sacristan.observers.record.atomic_file import write_once
+from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.schema import NOTIFIED_FOLDER
 
 __all__ = ["ABANDONED_S", "SENT", "SentMessages", "alert_event", "event_of_session"]
 
@@ -27,52 +27,28 @@ SENT = "sent"
 def event_of_session(event: str, num_sessions: int) -> str:
     """Return the name of an event of a session: a run that was resumed can fail again.
 
-    Args:
-        event: Name of the event, such as `failed`.
-        num_sessions: Number of sessions of the run up to the event; 0 or 1 for a run that was not resumed.
+    `num_sessions` counts up to the event; it is 0 or 1 for a run that was not resumed.
     """
     return event if num_sessions < 2 else f"{event}-{num_sessions}"
 
 
 def alert_event(at: str) -> str:
-    """Return the name of an alert as an event.
-
-    Args:
-        at: The recorded time of the alert.
-    """
+    """Return the name of an alert as an event."""
     return f"alert-{hashlib.sha256(at.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
 
 
 class SentMessages:
-    """The messages of one run that were sent.
-
-    Args:
-        folder: The run's folder.
-    """
+    """The messages of one run that were sent."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / NOTIFIED_FOLDER
 
     def path(self, event: str) -> Path:
-        """Return the file of the claim on a message.
-
-        Args:
-            event: Name of the event, usable as a file name.
-        """
+        """Return the file of the claim on a message."""
         return self._folder / event
 
     def claim(self, event: str) -> bool:
-        """Claim a message.
-
-        Args:
-            event: Name of the event.
-
-        Returns:
-            Whether the caller must send it; False if it was sent, or is being sent.
-
-        Raises:
-            OSError: If the claim cannot be written.
-        """
+        """Claim a message; return False if it was sent, or is being sent."""
         path = self.path(event)
         if path.exists():
             if not self._is_abandoned(event):
@@ -84,33 +60,15 @@ class SentMessages:
         return write_once(path, datetime.now(UTC).isoformat().encode(), durable=False)
 
     def confirm(self, event: str) -> None:
-        """Note that a receiver took a message that the caller claimed.
-
-        Args:
-            event: Name of the event.
-
-        Raises:
-            OSError: If that cannot be noted.
-        """
+        """Note that a receiver took a message that the caller claimed."""
         self.path(event).write_text(SENT)
 
     def release(self, event: str) -> None:
-        """Note that no receiver took a message that the caller claimed.
-
-        Args:
-            event: Name of the event.
-
-        Raises:
-            OSError: If that cannot be noted.
-        """
+        """Note that no receiver took a message that the caller claimed."""
         self.path(event).replace(self.path(f"{event}.unsent"))
 
     def is_unsent(self, event: str) -> bool:
-        """Tell whether a message was tried, and no receiver took it.
-
-        Args:
-            event: Name of the event.
-        """
+        """Tell whether a message was tried, and no receiver took it."""
         if self.path(event).exists():
             return self._is_abandoned(event)
         return self.path(f"{event}.unsent").exists()

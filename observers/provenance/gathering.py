@@ -12,14 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from observers.provenance import sources_and_git as provenance
-from observers.provenance.gpus import load_nvml
-from observers.provenance.libraries import Libraries
-from observers.provenance.reads import OpenedFiles, variables_in
-from observers.record.journal import Journal
-from observers.record.json_text import parse_json
-from observers.record.resuming import environment_changes
-from observers.record.schema import PROVENANCE
+from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.observers.provenance.gpus import load_nvml
+from sacristan.observers.provenance.libraries import Libraries
+from sacristan.observers.provenance.reads import OpenedFiles, variables_in
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.resuming import environment_changes
+from sacristan.observers.record.schema import PROVENANCE
 
 __all__ = ["Gathering", "read_flags", "torch_versions"]
 
@@ -99,9 +99,7 @@ class Gathering:
     flags and libraries are read when the run is created, with its heartbeats, and at its end.
 
     Args:
-        journal: Writes `provenance.json`, under `lock`.
         lock: Held by the caller of `look`.
-        experiment: What Sacred says about the experiment: `base_dir`, `mainfile`.
         note_changes: In a resumed run, called with the differences from the first session, see `environment_changes`;
             None in a run's first session.
         with_reads: Whether to record the files and environment variables that the run reads, at its end.
@@ -149,11 +147,7 @@ class Gathering:
             self._write()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until everything is gathered; do not call it under the lock.
-
-        Args:
-            timeout_s: The longest time to wait.
-        """
+        """Wait until everything is gathered; do not call it under the lock."""
         self._thread.join(timeout_s)
         if not self._thread.is_alive() and self._libraries.is_stale:
             self._gather_libraries()
@@ -176,6 +170,7 @@ class Gathering:
         """Gather everything that takes long; parts that fail are left out."""
         parts = {
             "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
+            "lab": provenance.lab_version,
             "packages": provenance.packages,
             "libraries": self._find_libraries,
             "machine": lambda: provenance.machine(self._nvml),

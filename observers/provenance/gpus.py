@@ -25,13 +25,9 @@ def load_nvml() -> ModuleType:
 
 @contextlib.contextmanager
 def open_gpus(nvml: Any) -> Iterator[list[Any]]:
-    """Give NVML's handles of the GPUs, in its order; none without a driver of NVIDIA.
+    """Yield NVML's handles of the GPUs, in its order; none without a driver of NVIDIA.
 
-    Args:
-        nvml: The module `pynvml`, or a substitute.
-
-    Raises:
-        nvml.NVMLError: If the driver does not answer.
+    Raises `nvml.NVMLError` if the driver does not answer.
     """
     try:
         nvml.nvmlInit()
@@ -48,12 +44,7 @@ def open_gpus(nvml: Any) -> Iterator[list[Any]]:
 def describe_gpus(nvml: Any) -> dict[str, Any]:
     """Return name and memory of the GPUs, the driver's version, and the newest CUDA that it supports.
 
-    Args:
-        nvml: The module `pynvml`, or a substitute.
-
-    Returns:
-        The entries for `provenance.json`. Without a driver, `gpus` is empty and the versions are None; if the driver
-        does not answer, `gpu_error` says why.
+    Without a driver, `gpus` is empty and the versions are None; if the driver does not answer, `gpu_error` says why.
     """
     found: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
     try:

@@ -83,11 +83,7 @@ def _folder(file: str) -> str:
 
 @functools.cache
 def is_loose(folder: str) -> bool:
-    """Tell whether a folder contains neither installed packages nor Python's own modules.
-
-    Args:
-        folder: The folder.
-    """
+    """Tell whether a folder contains neither installed packages nor Python's own modules."""
     if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
         return False
     real = Path(folder).resolve()

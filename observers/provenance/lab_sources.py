@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ArtifactError
-from observers.provenance.sources_and_git import imported_files
-from observers.record.guarding import Pace
-from observers.record.stored_files import keep
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.provenance.sources_and_git import imported_files
+from sacristan.observers.record.guarding import Pace
+from sacristan.observers.record.stored_files import keep
 
 __all__ = ["LabSources"]
 
@@ -25,7 +25,6 @@ class LabSources:
         earlier: Sources of the run's earlier sessions: the name of each, and where its content is kept.
 
     Attributes:
-        base: As passed.
         pairs: The name of each source, and where its content is kept. If a name occurs twice, the last is the newest.
         changed: Names whose content differs from the earlier sessions.
         missing: Names whose content could not be kept so far, and why.
@@ -52,13 +51,9 @@ class LabSources:
         self._retry_pace = Pace()
 
     def look(self, *, last: bool = False) -> bool:
-        """Keep every source that is imported by now; those that cannot be kept are `missing`, and retried.
+        """Keep every source imported so far, and return whether `pairs` has changed.
 
-        Args:
-            last: Whether this is the last call, which retries in any case.
-
-        Returns:
-            Whether `pairs` has changed.
+        Those that cannot be kept are `missing`, and retried; the `last` call retries in any case.
         """
         is_retry = bool(self.missing) and (last or self._retry_pace.is_due)
         if len(sys.modules) == self._num_modules and not is_retry:

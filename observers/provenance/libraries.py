@@ -14,17 +14,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.imported_modules import is_loose, module_files
-from observers.provenance.sources_and_git import commit_of, repository_of, source_name
+from sacristan.observers.provenance.imported_modules import is_loose, module_files
+from sacristan.observers.provenance.sources_and_git import commit_of, repository_of, source_name
 
 __all__ = ["Libraries", "file_digest"]
 
 
 class Libraries:
     """Finds the imported libraries whenever `look` is called; one thread at a time.
-
-    Args:
-        base_dir: The folder of the lab, whose modules are its sources.
 
     Attributes:
         found: By import name: the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
@@ -54,10 +51,13 @@ class Libraries:
             depth = name.count(".") + os.path.basename(file).startswith("__init__.")  # noqa: PTH119
             if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
                 continue
-            folder = Path(file).parents[depth]
+            top = name.partition(".")[0]
+            # That of its top package, whose modules may lie beside it, as the lab's do in a checkout.
+            folder = Path(getattr(sys.modules.get(top), "__file__", None) or "").parent.parent
+            if depth == 0 or not Path(file).is_relative_to(folder):
+                folder = Path(file).parents[depth]
             digest = file_digest(Path(file))
             if digest is not None:
-                top = name.partition(".")[0]
                 folders.setdefault(top, str(folder))
                 files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
         self.found = {name: self._entry(folders[name], files[name]) for name in sorted(files)}
@@ -81,11 +81,7 @@ def _digest_of(files: Mapping[str, str]) -> str:
 
 
 def file_digest(path: Path) -> str | None:
-    """Return the SHA-256 of a file; None if it cannot be read.
-
-    Args:
-        path: The file; it is read again only if it has changed.
-    """
+    """Return the SHA-256 of a file, which is read again only if it has changed; None if it cannot be read."""
     try:
         status = path.stat()
         return _file_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)

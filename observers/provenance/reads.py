@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.sources_and_git import is_installed
-from observers.record.redaction import is_secret_name, redact
+from sacristan.observers.provenance.sources_and_git import is_installed
+from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = ["OpenedFiles", "changed_reads", "variables_in"]
 
@@ -68,12 +68,7 @@ class OpenedFiles:
             _watching.remove(self)
 
     def note(self, path: str | bytes, flags: int) -> None:
-        """Note an opened file; never raise, because the caller that opens the file would get the error.
-
-        Args:
-            path: The file.
-            flags: The flags of `os.open`.
-        """
+        """Note an opened file; never raise, because the caller that opens the file would get the error."""
         try:
             name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         except (OSError, ValueError):  # the working folder is gone, or the name is invalid
@@ -109,14 +104,9 @@ class OpenedFiles:
 
 
 def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
-    """Return the environment variables that sources read by name, with their current values.
+    """Return the environment variables that sources read by name, with their current values; None if not set.
 
-    Args:
-        files: The sources.
-
-    Returns:
-        The values; None for a variable that is not set. Variables of the lab, and those with names of secrets, are left
-        out.
+    Variables of the lab, and those with names of secrets, are left out.
     """
     names: set[str] = set()
     for file in files:
@@ -132,13 +122,5 @@ def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
 
 
 def changed_reads(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return what two runs both read, and found changed.
-
-    Args:
-        before: Files or variables of one run, by name.
-        now: Those of the other one.
-
-    Returns:
-        `{name: [was, is]}`.
-    """
+    """Return the files or variables that two runs both read, but with different contents, as `{name: [was, is]}`."""
     return {name: [before[name], now[name]] for name in sorted(before.keys() & now.keys()) if before[name] != now[name]}

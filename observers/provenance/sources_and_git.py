@@ -18,9 +18,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from observers.provenance.gpus import describe_gpus, load_nvml
-from observers.provenance.imported_modules import is_loose, module_files
-from observers.record.redaction import hide_passwords
+from sacristan.configs import installation
+from sacristan.observers.provenance.gpus import describe_gpus, load_nvml
+from sacristan.observers.provenance.imported_modules import is_loose, module_files
+from sacristan.observers.record.redaction import hide_passwords
 
 __all__ = [
     "commit_of",
@@ -28,6 +29,7 @@ __all__ = [
     "imported_sources",
     "is_installed",
     "lab_git_state",
+    "lab_version",
     "machine",
     "md5_of",
     "packages",
@@ -53,27 +55,17 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".t
 
 
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
-    """Return the files of all imported modules in a folder, and the main file.
+    """Return path below `base_dir` and MD5 of the files of all imported modules in it, and of the main file.
 
-    Args:
-        base_dir: The folder.
-        mainfile: The main file.
-
-    Returns:
-        The path below `base_dir` and the MD5 of each. Sacred's records use MD5; it tells contents apart, no more.
+    Sacred's records use MD5; it tells contents apart, no more.
     """
     return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
 
 
 def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
-    """Return the paths of all imported modules' files in a folder, and of the main file.
+    """Return the paths below `base_dir` of the files of all imported modules in it, and of the main file.
 
-    Args:
-        base_dir: The folder.
-        mainfile: The main file.
-
-    Returns:
-        The paths below `base_dir`, as they were imported; a link keeps its own path, wherever its target is.
+    The paths are as imported: a link keeps its own path, wherever its target is.
     """
     base, main = str(base_dir), str(mainfile) if mainfile else None
     files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
@@ -90,37 +82,18 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
 
 
 def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, in hexadecimal digits, as Sacred's records have it.
-
-    Args:
-        path: The file, which is read whole: sources are small.
-
-    Raises:
-        OSError: If the file cannot be read.
-    """
+    """Return the MD5 of a file, in hexadecimal digits, as Sacred's records have it."""
     return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
 
 
 @functools.cache
 def is_installed(folder: str) -> bool:
-    """Tell whether a folder in the lab belongs to a virtual environment, and so is not a source.
-
-    Args:
-        folder: The folder.
-    """
+    """Tell whether a folder in the lab belongs to a virtual environment, and so is not a source."""
     return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
 
 
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
-    """Return the path of a file below a folder, by its own name or after following links.
-
-    Args:
-        file: The file.
-        base_dir: The folder.
-
-    Returns:
-        The path; None if the file is elsewhere.
-    """
+    """Return the path of a file below a folder, by its own name or after following links; None if it is elsewhere."""
     name = _name_below(str(file), str(base_dir))
     if name is None and Path(file).is_symlink():
         return _name_below(str(Path(file).resolve()), str(base_dir))
@@ -197,18 +170,13 @@ def _packages(place: str, _: int) -> dict[str, str]:
 
 
 def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
-    """Return the state of the lab's repository, or of the one below it with the main file.
+    """Return the state of the lab's repository, or of the one below it with the main file; None outside a repository.
 
-    Args:
-        base_dir: The folder of the lab.
-        mainfile: The main file.
-        content: Whether to include diff and untracked sources. If a call without them comes first, as when a run is
-            created, the next call with them does not ask git for the rest again.
+    It has commit, branch, remote, and with `content` the uncommitted diff and small untracked sources. If a call
+    without content comes first, as when a run is created, the next call with it does not ask git for the rest again.
 
-    Returns:
-        Commit, branch, remote, uncommitted diff and small untracked sources; None outside a repository. Without a
-        commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None. If git does not read the
-        repository at all, `problem` says why.
+    Without a commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None. If git does not
+    read the repository at all, `problem` says why.
     """
     global _last
     lab = str(base_dir), str(mainfile)
@@ -224,14 +192,10 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
 
 
 def uncommitted_files(path: Path, sources: Iterable[Path]) -> list[str] | None:
-    """Return the files of a repository that differ from its commit.
+    """Return the files of a repository that differ from its commit, relative to its root.
 
-    Args:
-        path: A file or folder in the repository.
-        sources: New files that count; others do not, such as the record of a run.
-
-    Returns:
-        Names relative to the root; None outside a repository, without a commit, or if git fails.
+    Of new files, only those in `sources` count, not others such as the record of a run. None outside a repository,
+    without a commit, or if git fails.
     """
     head = _head(path if path.is_dir() else path.parent)
     if head is None or head[1] is None:
@@ -301,11 +265,7 @@ def _with_content(summary: tuple[dict[str, Any], list[str]] | None) -> dict[str,
 
 
 def repository_of(folder: str | Path) -> Path | None:
-    """Return the root of a folder's repository without running git; None outside a repository.
-
-    Args:
-        folder: The folder.
-    """
+    """Return the root of a folder's repository without running git; None outside a repository."""
     if "GIT_DIR" in os.environ:  # git uses it for any folder
         return Path(folder)
     path = Path(os.path.realpath(folder))
@@ -313,13 +273,17 @@ def repository_of(folder: str | Path) -> Path | None:
 
 
 def commit_of(folder: str | Path) -> str | None:
-    """Return the commit of a folder's repository; None outside a repository, or without a commit.
-
-    Args:
-        folder: The folder.
-    """
+    """Return the commit of a folder's repository; None outside a repository, or without a commit."""
     commit = _git(folder, "rev-parse", "--verify", "--quiet", "HEAD")
     return commit.strip() if commit else None
+
+
+def lab_version() -> dict[str, Any]:
+    """Return the `version` and `commit` of the lab that records, its `folder`, and whether it is a `checkout`."""
+    folder = installation.checkout()
+    found = installation.commit() if folder is None else commit_of(folder)
+    place = str(Path(installation.__file__).parents[1] if folder is None else folder)
+    return {"version": installation.version(), "commit": found, "checkout": folder is not None, "folder": place}
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
@@ -370,14 +334,7 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
 
 
 def machine(nvml: Any = None) -> dict[str, Any]:
-    """Return OS, CPU, memory and GPUs of the machine, and the Python that runs.
-
-    Args:
-        nvml: The module `pynvml`; None to load it.
-
-    Returns:
-        The entries of `machine` in `provenance.json`; None for values that the system does not report.
-    """
+    """Return OS, CPU, memory and GPUs of the machine, and the Python that runs; None for unknown values."""
     return {
         "os": platform.platform(),
         "python": sys.version.split()[0],

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from observers.record.atomic_file import BINARY, replacing, sync_file, sync_folder
-from observers.record.regular_file import Descriptor, check_regular
+from sacristan.observers.record.atomic_file import BINARY, replacing, sync_file, sync_folder
+from sacristan.observers.record.regular_file import Descriptor, check_regular
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile", "pread", "pwrite"]
 
@@ -77,13 +77,9 @@ class AppendFile:
             self._open()
 
     def append(self, data: bytes) -> None:
-        """Write pending data, then `data`.
+        """Write pending data, then `data`: whole records, or nothing to retry pending data only.
 
-        Args:
-            data: Whole records; empty to retry pending data only.
-
-        Raises:
-            OSError: If something cannot be written. The file then ends after a whole record, and the rest is retried.
+        After an OSError the file ends after a whole record, and the rest is retried.
         """
         self._pending += data
         if not self._pending:
@@ -103,11 +99,9 @@ class AppendFile:
         self._drop_written(written)
 
     def write(self, data: bytes) -> None:
-        """Append `data`, and report an error to `say` instead of raising it; what cannot be written is retried.
+        """Append `data` as `append` does, but report an error to `say` instead of raising it; the rest is retried.
 
-        Args:
-            data: Whole records; empty to retry pending data only. Beyond `MAX_PENDING_BYTES`, the oldest records are
-                dropped.
+        Beyond `MAX_PENDING_BYTES`, the oldest records are dropped.
         """
         try:
             self.append(data)
@@ -116,11 +110,7 @@ class AppendFile:
                 self._say(self.path, error)
 
     def hold(self, data: bytes) -> None:
-        """Keep `data` for the next `append`.
-
-        Args:
-            data: Whole records. Beyond `MAX_PENDING_BYTES`, the oldest pending records are dropped.
-        """
+        """Keep whole records for the next `append`; beyond `MAX_PENDING_BYTES`, the oldest are dropped."""
         self._pending += data
         self._drop_oldest()
 
@@ -138,10 +128,9 @@ class AppendFile:
         del self._pending[:written]
 
     def _descriptor(self) -> int:
-        """Return the number of the open file.
+        """Return the descriptor of the open file.
 
-        Raises:
-            OSError: If it cannot be opened; a file whose descriptor was closed, and that is deleted, is not made again.
+        Raises OSError if the descriptor was closed and the file deleted: it is not created again.
         """
         if self._opened is None:
             return self._open()
@@ -209,14 +198,7 @@ class AppendFile:
             return False
 
     def recreate(self, path: Path) -> bool:
-        """Create the file again with the content of the open one, if that was deleted.
-
-        Args:
-            path: The new place, which may be the old one.
-
-        Returns:
-            Whether the file was created; False if it is still at `path`.
-        """
+        """Create the file at `path` with the content of the open one; return False if that is still there."""
         old, size, waiting = self._opened, self._size, bytes(self._pending)
         if path == self.path and not self.is_gone():
             return False
@@ -252,14 +234,7 @@ class AppendFile:
         self._pending.clear()
 
     def replace(self, data: bytes) -> None:
-        """Replace the file's content, atomically.
-
-        Args:
-            data: The new content. No data may be pending.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Replace the file's content, atomically; no data may be pending."""
         with replacing(self.path) as stream:
             stream.write(data)
         self._forget()
@@ -267,11 +242,7 @@ class AppendFile:
         self._size = len(data)
 
     def sync(self) -> None:
-        """Wait until everything written is on the disk, unless it is there already.
-
-        Raises:
-            OSError: If the disk fails.
-        """
+        """Wait until everything written is on the disk, unless it is there already."""
         if self._opened is None or self._is_synced:
             return
         # Before the wait, during which another thread may append.

@@ -25,12 +25,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
     If anything fails, the old file stays as it was, and no partial file is left beside it.
 
-    Args:
-        path: The file, which need not exist.
-        durable: Whether to wait until it is on the disk. Only a power cut makes a difference, not a killed process.
-
-    Raises:
-        OSError: If the file cannot be written.
+    Without `durable`, a power cut may undo this; a killed process does not.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     # Umask and folder determine mode and group, as for any new file.
@@ -51,18 +46,9 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
 
 
 def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
-    """Create a file with its whole content, unless it exists; of many writers at once, one succeeds, on NFS, too.
+    """Create a file with its whole content; return False, and leave the file, if it exists.
 
-    Args:
-        path: The file.
-        content: Its content.
-        durable: Whether to wait until it is on the disk; see `replacing`.
-
-    Returns:
-        False if the file exists already; then it is left as it is.
-
-    Raises:
-        OSError: If the file cannot be written.
+    Of many writers at once, one succeeds, on NFS, too.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -82,14 +68,7 @@ def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder and its parents, with names that survive a power cut.
-
-    Args:
-        path: The folder, which may exist.
-
-    Raises:
-        OSError: If it cannot be created.
-    """
+    """Create a folder and its parents, with names that survive a power cut."""
     if path.is_symlink() and not path.exists():
         target = path.resolve()
         if not target.parent.is_dir():  # as of a disk that is not mounted
@@ -104,14 +83,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_file(descriptor: int) -> None:
-    """Wait until an open file is on the disk, if its file system supports that.
-
-    Args:
-        descriptor: Of the file.
-
-    Raises:
-        OSError: If the disk fails.
-    """
+    """Wait until an open file is on the disk, if its file system supports that."""
     _sync(descriptor, _NOT_POSSIBLE)
 
 
@@ -126,11 +98,7 @@ def _sync(descriptor: int, ignored: tuple[int, ...]) -> None:
 def sync_files(paths: Iterable[Path]) -> None:
     """Wait until files that were written elsewhere are on the disk, with their names and the names of their folders.
 
-    Args:
-        paths: The files; those that are gone or cannot be read are skipped.
-
-    Raises:
-        OSError: If the disk fails.
+    Files that are gone or cannot be read are skipped.
     """
     folders = set()
     for path in paths:
@@ -146,14 +114,7 @@ def sync_files(paths: Iterable[Path]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on the disk; otherwise a power cut can remove a file that was synced.
-
-    Args:
-        folder: The folder.
-
-    Raises:
-        OSError: If the disk fails.
-    """
+    """Wait until the names in a folder are on the disk; otherwise a power cut can remove a file that was synced."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:  # on Windows, and for folders that may be written but not read

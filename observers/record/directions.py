@@ -16,12 +16,7 @@ _PARTS = ("train/", "val/", "test/", "info.test.", "info.val.", "info.train.")
 def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -> None:
     """Note in a run's info whether higher values are better, and keep existing notes.
 
-    Args:
-        info: The run's info.
-        directions: `max` or `min` by name, such as `{"result": "max", "val/f1": "max"}`.
-
-    Raises:
-        ValueError: If a direction is neither.
+    `directions` has `max` or `min` by name, such as `{"result": "max", "val/f1": "max"}`.
     """
     for name, direction in directions.items():
         if direction not in DIRECTIONS:
@@ -31,22 +26,14 @@ def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -
 
 
 def noted_directions(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return the directions in a run's info by `base_name`; damaged entries are skipped.
-
-    Args:
-        info: The run's info.
-    """
+    """Return the directions in a run's info by `base_name`; damaged entries are skipped."""
     noted = info.get(BETTER)
     entries = noted.items() if isinstance(noted, Mapping) else ()
     return {base_name(str(name)): direction for name, direction in entries if direction in DIRECTIONS}
 
 
 def base_name(name: str) -> str:
-    """Return the name of a metric without the part of the data that it is measured on.
-
-    Args:
-        name: The metric's name: `val/f1` and `info.test.f1` become `f1`.
-    """
+    """Return a metric's name without the part of the data: `val/f1` and `info.test.f1` become `f1`."""
     for part in _PARTS:
         if name.startswith(part) and len(name) > len(part):
             return name.removeprefix(part)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
-from observers.errors import ObserversError
+from sacristan.observers.errors import ObserversError
 
 __all__ = ["Apart", "Owned", "Pace", "guarded", "guarded_without_lock"]
 
@@ -58,11 +58,7 @@ class Apart:
 
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
-        """Run a block, and log an error instead of raising it.
-
-        Args:
-            name: The name of the part in the log and in `failed`.
-        """
+        """Run a block, and log an error instead of raising it."""
         try:
             yield
         except Exception:
@@ -101,11 +97,7 @@ class Pace:
 
 
 def guarded(method: Callable) -> Callable:
-    """Make an event log its errors instead of raising them, hold the observer's lock, and do nothing in a child.
-
-    Args:
-        method: An event of an `Owned` observer with a `_lock` and a counter `num_errors`.
-    """
+    """Make an event log its errors instead of raising them, hold the observer's lock, and do nothing in a child."""
     event = guarded_without_lock(method)
 
     @functools.wraps(method)
@@ -120,11 +112,7 @@ def guarded(method: Callable) -> Callable:
 
 
 def guarded_without_lock(method: Callable) -> Callable:
-    """Do what `guarded` does without the lock, for events that may take long; recording continues meanwhile.
-
-    Args:
-        method: An event of an `Owned` observer with a counter `num_errors`.
-    """
+    """Do what `guarded` does without the lock, for events that may take long; recording continues meanwhile."""
 
     @functools.wraps(method)
     def event(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from observers.record import run_clock
-from observers.record.json_text import load_json
-from observers.record.locking import RecordLock, is_locked
-from observers.record.schema import FORMAT, LEASE, RUN
+from sacristan.observers.record import run_clock
+from sacristan.observers.record.json_text import load_json
+from sacristan.observers.record.locking import RecordLock, is_locked
+from sacristan.observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [
     "CHECK_VARIABLE",
@@ -88,8 +88,7 @@ def is_uid(value: Any) -> TypeGuard[str]:
 def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
     """Return the uid of the parent run: `meta_info["parent"]`, `SACRISTAN_PARENT`, or `meta_info["started_from"]`.
 
-    Args:
-        meta_info: The run's meta entry, which receives the result. An invalid uid is reported once, and ignored.
+    The meta entry receives the result. An invalid uid is reported once, and ignored.
     """
     source = 'meta_info["parent"]' if "parent" in meta_info else PARENT_VARIABLE
     parent = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
@@ -113,8 +112,7 @@ def user_name() -> str | None:
     A runner that starts the runs of many people under one account sets the variable. `USER` and the like count only if
     the account has no name: `su` and `sudo` may leave them as they were.
 
-    Returns:
-        The name; None if the system knows none, as in a container.
+    None if the system knows none, as in a container.
     """
     if given := os.environ.get(USER_VARIABLE, "").strip():
         return given
@@ -131,11 +129,7 @@ def user_name() -> str | None:
 
 
 def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
-    """Tell whether the record of a run names neither user nor machine: option `--anonymous`.
-
-    Args:
-        meta_info: The run's meta entry.
-    """
+    """Tell whether the record of a run names neither user nor machine: option `--anonymous`."""
     options = meta_info.get("options")
     return isinstance(options, Mapping) and bool(options.get("--anonymous"))
 
@@ -143,10 +137,8 @@ def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
 def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = False) -> dict[str, Any]:
     """Return the lease of this process, as of now.
 
-    Args:
-        beat_interval_s: Seconds between two heartbeats; 0 for a run without any.
-        locked: Whether the process also holds the lock on the record.
-        is_anonymous: Whether to leave out the machine's name, which only messages need.
+    A `beat_interval_s` of 0 means no heartbeats. `locked` means that the process also holds the lock on the record. An
+    anonymous lease has no name of the machine, which only messages need.
     """
     return {
         **({} if is_anonymous else {"host": socket.gethostname()}),
@@ -167,12 +159,8 @@ def read_lease(folder: Path, own_lock: RecordLock | None = None) -> dict[str, An
 
     A damaged or lost lease is as old as its file, and has no other entries.
 
-    Args:
-        folder: The run's folder.
-        own_lock: A lock on the record that the caller holds, which does not mean that a writer is alive.
-
-    Returns:
-        The lease; None for a record that never had one, such as stock Sacred's.
+    `own_lock` is the caller's, which does not mean that a writer is alive. None for a record that never had a lease,
+    such as stock Sacred's.
     """
     try:
         lease = load_json(folder / LEASE)
@@ -202,10 +190,6 @@ def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
     namespace a missing process, means that it is dead. Everywhere else, and without locks, the age of the last
     heartbeat decides, which requires clocks that agree within seconds. Without heartbeats there is no evidence, and the
     process counts as alive.
-
-    Args:
-        lease: The result of `lease` at some time, or of `read_lease`.
-        now: The current time, in seconds since 1970.
     """
     held = lease.get("held") if lease.get("locked") else None
     if held:
@@ -232,14 +216,7 @@ def _is_running(lease: Mapping[str, Any]) -> bool | None:
 
 
 def last_beat(lease: Mapping[str, Any]) -> datetime | None:
-    """Return the time of the run at the last heartbeat.
-
-    Args:
-        lease: A lease.
-
-    Returns:
-        The time in UTC without a time zone; None if the lease has none.
-    """
+    """Return the time of the run at the last heartbeat, in UTC without a time zone; None if the lease has none."""
     for name in ("run_time", "heartbeat"):  # early leases have the wall time only
         if is_time(lease.get(name)):
             return datetime.fromtimestamp(lease[name], UTC).replace(tzinfo=None)
@@ -247,11 +224,7 @@ def last_beat(lease: Mapping[str, Any]) -> datetime | None:
 
 
 def is_time(value: Any) -> TypeGuard[float]:
-    """Tell whether a value from a lease is a valid time in seconds, up to the year 9999.
-
-    Args:
-        value: Any value.
-    """
+    """Tell whether a value from a lease is a valid time in seconds, up to the year 9999."""
     return isinstance(value, int | float) and 0 <= value < 2.5e11
 
 
@@ -261,13 +234,8 @@ def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
     Stock Sacred writes no lease, but a heartbeat every ten seconds. Such a run is dead after ten minutes, or sixty
     heartbeats, without one, which requires clocks that agree within minutes.
 
-    Args:
-        run: The content of its `run.json`: at least `status`; for a run without a lease also `heartbeat`, `start_time`
-            and `meta`.
-        lease: Its lease, from `read_lease` or a database; any value is accepted, because others may write there.
-
-    Returns:
-        The status as text; None if it is recorded as null.
+    `run` needs `status`, and without a lease also `heartbeat`, `start_time` and `meta`. Any `lease` is accepted,
+    because others may write to a database. None if the status is recorded as null.
     """
     status = run.get("status", "RUNNING")
     if status == "RUNNING":
@@ -316,13 +284,9 @@ def _pid_namespace() -> str | None:
 
 
 def start_of(pid: Any) -> int | None:
-    """Return when a process started, in clock ticks since boot, which distinguishes it from others with its pid.
+    """Return when a process started, in clock ticks since boot; None if there is no such process.
 
-    Args:
-        pid: The process id; any value is accepted.
-
-    Returns:
-        The start; None if there is no such process.
+    This distinguishes it from others with its pid.
     """
     if not isinstance(pid, int):
         return None

@@ -13,13 +13,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing, sync_files
-from observers.record.media_files import MediaFiles
-from observers.record.points.point_files import PointFiles
-from observers.record.points.rewinding import Position, read_position, rewound_files
-from observers.record.safe_paths import lasting_path
-from observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OUTPUT, PROVENANCE, SUMMARY
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.atomic_file import replacing, sync_files
+from sacristan.observers.record.media_files import MediaFiles
+from sacristan.observers.record.points.point_files import PointFiles
+from sacristan.observers.record.points.rewinding import Position, read_position, rewound_files
+from sacristan.observers.record.safe_paths import lasting_path
+from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
 __all__ = ["Journal"]
 
@@ -29,14 +29,8 @@ _log = logging.getLogger(__name__)
 class Journal:
     """Writes the record of one run.
 
-    Args:
-        folder: The run's folder, which exists.
-
     Attributes:
-        folder: The folder, as an absolute path.
         num_failures: Writes that failed so far; most succeed later.
-        points: The files of points.
-        media: The files of media.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,12 +54,7 @@ class Journal:
         return sum(file.num_lost_bytes for file in (self.points, self._output, self.media))
 
     def add_output(self, data: bytes) -> None:
-        """Append captured output.
-
-        Args:
-            data: The next part, of any length, in UTF-8. It may end in the middle of a line, or of a character; if the
-                disk is full, it waits like everything else.
-        """
+        """Append captured output in UTF-8, which may end in the middle of a line, or of a character."""
         self._output.write(data)
 
     def end_line(self) -> None:
@@ -84,35 +73,18 @@ class Journal:
             self._replace(name)
 
     def write(self, name: str, document: Any, *, durable: bool = True) -> bool:
-        """Replace a whole file.
-
-        Args:
-            name: Its name in the folder.
-            document: Its new content, as JSON holds it.
-            durable: Whether to wait until it is on the disk. Only a power cut makes a difference, not a killed process.
-
-        Returns:
-            Whether it is written; if not, it is retried.
-        """
+        """Replace a whole file, and return whether it is written; if not, it is retried."""
         self._contents[name] = json.dumps(document, indent=2).encode()
         self._unwritten.add(name)
         self._replace(name, durable=durable)
         return name not in self._unwritten
 
     def write_summary(self, *, durable: bool = False) -> None:
-        """Replace the summaries of the metrics.
-
-        Args:
-            durable: As for `write`.
-        """
+        """Replace the summaries of the metrics."""
         self.write(SUMMARY, self.points.summary, durable=durable)
 
     def note_file(self, path: Path) -> None:
-        """Remember a file for `sync_all` that belongs to the run and was written elsewhere.
-
-        Args:
-            path: A source, resource or artifact. If it is gone by then, or cannot be read, it is skipped.
-        """
+        """Remember a file for `sync_all` that belongs to the run and was written elsewhere."""
         self._unsynced.add(path)
 
     def sync(self) -> None:
@@ -141,26 +113,14 @@ class Journal:
         return any(file.is_gone() for file in (*self.points.files, self._output, self.media.entries))
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same files after their folder was moved; they stay open, so nothing is lost.
-
-        Args:
-            folder: Where the folder is now, as an absolute path. New files, such as contents of media, are created
-                there.
-        """
+        """Continue in the same files after their folder was moved; they stay open, so nothing is lost."""
         self.folder = folder
         self._output.path = folder / OUTPUT
         self.points.follow(folder)
         self.media.follow(folder)
 
     def recreate(self, folder: Path) -> dict[str, int]:
-        """Create the record again after its folder was deleted.
-
-        Args:
-            folder: The new folder, which may be the old one.
-
-        Returns:
-            How many points and media are lost with the old folder, by kind.
-        """
+        """Create the record again after its folder was deleted; return how many points and media are lost, by kind."""
         self.folder, num_lost_points, num_lost_media = folder, self.points.num_lost_points, self.media.num_lost
         self.points.recreate(folder)
         self._output.recreate(folder / OUTPUT)
@@ -176,11 +136,7 @@ class Journal:
     # ------------------------------------------------------------------ an earlier process's journal
 
     def recover(self) -> None:
-        """Do what `recall` does, and update the summaries.
-
-        Raises:
-            OSError, ValueError: If the record cannot be read or written.
-        """
+        """Do what `recall` does, and update the summaries."""
         self.recall()
         self.write_summary()
 
@@ -189,8 +145,7 @@ class Journal:
 
         No other process may write here.
 
-        Raises:
-            OSError, ValueError: If the record cannot be read or written.
+        Raises OSError or ValueError if the record cannot be read or written.
         """
         self.points.recover()
         self.points.recall()
@@ -210,16 +165,9 @@ class Journal:
                 path.unlink()
 
     def rewind(self, position: Position) -> dict[str, dict[str, list]]:
-        """Remove the points and media beyond a position.
+        """Remove the points and media beyond a position, and return the position that the record has now.
 
-        Args:
-            position: See `observers.record.points.rewinding`.
-
-        Returns:
-            The position that the record has now. It has less where points or media are lost, such as after a power cut.
-
-        Raises:
-            OSError: If something cannot be written; then this can be repeated.
+        It has less where points or media are lost, such as after a power cut. After an OSError this can be repeated.
         """
         with self.points.turn:
             self.points.flush()

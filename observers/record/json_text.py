@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from observers.record.regular_file import read_regular
+from sacristan.observers.record.regular_file import read_regular
 
 __all__ = ["MAX_LEVELS", "MAX_NOTED_LEVELS", "is_deeper", "load_json", "parse_json"]
 
@@ -18,14 +18,7 @@ MAX_NOTED_LEVELS = 180
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON text.
-
-    Args:
-        text: The text, or its bytes in UTF-8.
-
-    Raises:
-        ValueError: If it is not JSON, or nested more than `MAX_LEVELS` deep.
-    """
+    """Parse a JSON text; raise ValueError if it is not JSON, or nested more than `MAX_LEVELS` deep."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -39,25 +32,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def load_json(path: Path) -> Any:
-    """Return the content of a JSON file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        OSError: If it cannot be read.
-        ValueError: If it is no JSON, or nested too deeply for readers.
-    """
+    """Return the content of a JSON file."""
     return parse_json(read_regular(path))
 
 
 def is_deeper(value: Any, num_levels: int) -> bool:
-    """Tell whether lists and dicts are nested deeper than some number of levels.
-
-    Args:
-        value: Any value; it may contain itself.
-        num_levels: The number of levels.
-    """
+    """Tell whether lists and dicts are nested deeper than some number of levels; a value may contain itself."""
     level = [value]
     for _ in range(num_levels + 1):
         level = [item for item in level if isinstance(item, dict | list | tuple)]

@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.record.regular_file import Descriptor
-from observers.record.schema import LOCK
+from sacristan.observers.record.regular_file import Descriptor
+from sacristan.observers.record.schema import LOCK
 
 try:
     import fcntl
@@ -29,11 +29,7 @@ _ASKED_S = 5.0
 
 
 class RecordLock:
-    """The lock on the record in a folder.
-
-    Args:
-        folder: The folder. A file in it is locked, and stays there.
-    """
+    """The lock on the record in a folder: a lock on a file in it, which stays there."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOCK
@@ -46,16 +42,9 @@ class RecordLock:
         return self._pid == os.getpid() and self._descriptor is not None and self._descriptor.is_open
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Take the lock.
+        """Take the lock; return whether it is held: False if the folder is missing, or there are no locks.
 
-        Args:
-            wait: Whether to wait while others hold it.
-
-        Returns:
-            Whether it is held; False if the folder is missing, or there are no locks.
-
-        Raises:
-            BlockingIOError: If not `wait`, and another process holds it, or another object in this one.
+        Without `wait`, raises BlockingIOError if another process holds it, or another object in this one.
         """
         descriptor = _open(self.path, os.O_RDWR | os.O_CREAT)
         if descriptor is None:
@@ -90,14 +79,7 @@ class RecordLock:
 
 
 def is_locked(folder: Path) -> bool | None:
-    """Tell whether any process, including this one, holds the lock on a record.
-
-    Args:
-        folder: The record's folder.
-
-    Returns:
-        None if that is unknown.
-    """
+    """Tell whether any process, including this one, holds the lock on a record; None if that is unknown."""
     descriptor = _open(folder / LOCK, os.O_RDONLY)
     if descriptor is None:
         return None
@@ -114,15 +96,7 @@ def is_locked(folder: Path) -> bool | None:
 
 @contextlib.contextmanager
 def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
-    """Hold the lock on a record; see `RecordLock.acquire`.
-
-    Args:
-        folder: The record's folder.
-        wait: Whether to wait while others hold it.
-
-    Raises:
-        BlockingIOError: If not `wait`, and another process holds it.
-    """
+    """Hold the lock on a record; see `RecordLock.acquire`."""
     lock = RecordLock(folder)
     lock.acquire(wait=wait)
     try:
@@ -135,12 +109,8 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
 def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
     """Hold a folder against all other processes that claim it.
 
-    Args:
-        folder: The folder. Nothing is held if it is missing, or there are no locks.
-        wait: Whether to wait while others hold it.
-
-    Raises:
-        BlockingIOError: If not `wait`, and another process holds it.
+    Nothing is held if it is missing, or there are no locks. Without `wait`, raises BlockingIOError if another process
+    holds it.
     """
     descriptor = _open(folder, os.O_RDONLY)
     try:

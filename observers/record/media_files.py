@@ -16,11 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from observers.errors import RecordError
-from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing, sync_files
-from observers.record.json_text import load_json
-from observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
+from sacristan.observers.errors import RecordError
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.atomic_file import replacing, sync_files
+from sacristan.observers.record.json_text import load_json
+from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
 __all__ = [
     "MAX_WAITING_BYTES",
@@ -95,12 +95,10 @@ class MediaFiles:
     """Writes the media of one run.
 
     Args:
-        folder: The run's folder, which exists.
         say: Called with a path and an error for media that cannot be written yet, and are retried.
 
     Attributes:
         num_lost: Media that were dropped, or that had no content.
-        entries: The file of entries.
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
@@ -121,11 +119,9 @@ class MediaFiles:
         return self._lost_bytes + self.entries.num_lost_bytes
 
     def add(self, entry: MediaEntry, time_s: float) -> None:
-        """Write one medium, after those that wait.
+        """Write one medium, after those that wait; one without a content counts as lost.
 
-        Args:
-            entry: The medium. One without a content counts as lost.
-            time_s: When it was logged, in seconds since the run started.
+        `time_s` counts from the start of the run.
         """
         if entry.content is None:
             self._lose(1)
@@ -146,11 +142,7 @@ class MediaFiles:
             self._lose(dropped)
 
     def flush(self) -> None:
-        """Write waiting media.
-
-        Raises:
-            OSError: If some cannot be written; they still wait.
-        """
+        """Write waiting media; after an OSError, some still wait."""
         while self._waiting:
             entry, content, time_s = self._waiting[0]
             for each in (*content.images, content):
@@ -161,11 +153,7 @@ class MediaFiles:
         self.entries.append(b"")
 
     def sync(self) -> None:
-        """Write waiting media, and wait until all are on the disk.
-
-        Raises:
-            OSError: If the disk fails, or some cannot be written; they still wait.
-        """
+        """Write waiting media, and wait until all are on the disk."""
         self.flush()
         paths = self._unsynced.copy()
         sync_files(paths)
@@ -173,20 +161,11 @@ class MediaFiles:
         self.entries.sync()
 
     def follow(self, folder: Path) -> None:
-        """Continue after the folder was moved; the file of entries stays open, so no entry is lost.
-
-        Args:
-            folder: Where the folder is now. Contents that this process has written are there, too, and not written
-                again.
-        """
+        """Continue after the folder was moved; the file of entries stays open, so no entry is lost."""
         self.folder, self.entries.path = folder, folder / MEDIA
 
     def recreate(self, folder: Path) -> None:
-        """Create the entries again after the folder was deleted; entries whose content is gone count as lost.
-
-        Args:
-            folder: The new folder, which may be the old one.
-        """
+        """Create the entries again after the folder was deleted; entries whose content is gone count as lost."""
         self.folder = folder
         self._written.clear()
         self.entries.recreate(folder / MEDIA)
@@ -264,14 +243,9 @@ class MediaRecord:
 
 
 def media_path(folder: Path, file: Any) -> Path:
-    """Return the path of a content.
+    """Return the path of a content, from `file` in an entry or in a table's cell.
 
-    Args:
-        folder: The run's folder.
-        file: The value of `file` in an entry, or of an image in a table's cell.
-
-    Raises:
-        RecordError: If that is not the name of a content; it may lead out of the folder.
+    Raises RecordError if that is not the name of a content, because it may lead out of the folder.
     """
     if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
         raise RecordError(

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ArtifactError, ReservedNameError
-from observers.record.atomic_file import make_folder, sync_folder
-from observers.record.safe_paths import relative_path
-from observers.record.schema import OWN_FILES
+from sacristan.observers.errors import ArtifactError, ReservedNameError
+from sacristan.observers.record.atomic_file import make_folder, sync_folder
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.schema import OWN_FILES
 
 __all__ = ["artifact_path", "as_number", "make_numbered_folder", "make_run_folder"]
 
@@ -25,12 +25,7 @@ _MOST_TAKEN = 1000
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
     """Create a run's folder; if nothing can be created there, create it in a temporary folder, and report that.
 
-    Args:
-        base: The folder of runs.
-        wanted: The id to use if it is free; None for the next number.
-
-    Returns:
-        The folder of runs, the run's folder, and its id.
+    Returns the folder of runs, the run's folder, and its id: `wanted` if that is free, otherwise the next number.
     """
     try:
         return base, *make_numbered_folder(base, wanted)
@@ -43,17 +38,9 @@ def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
 
 
 def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
-    """Create a folder that no other process has.
+    """Create a folder that no other process has, in `base`, which need not exist; return it and its id.
 
-    Args:
-        base: The folder around it; created if necessary.
-        wanted: The id to use if it is free; otherwise the folder gets the next number.
-
-    Returns:
-        The folder and its id.
-
-    Raises:
-        OSError: If nothing can be created there.
+    The id is `wanted` if that is free, otherwise the next number.
     """
     make_folder(base)
     folder, number = _make_folder(base, wanted)
@@ -80,24 +67,14 @@ def _make_folder(base: Path, wanted: Any) -> tuple[Path, Any]:
 
 
 def as_number(name: str) -> int | None:
-    """Return the number that a text stands for, in the digits 0 to 9; None if it is not one, or too long for a run's.
-
-    Args:
-        name: The text, such as a folder's name.
-    """
+    """Return the number that a text stands for, in the digits 0 to 9; None for other texts, or too long for a run's."""
     return int(name) if name.isascii() and name.isdecimal() and len(name) < 256 else None
 
 
 def artifact_path(folder: Path, name: Any) -> Path:
     """Return the path of an artifact in a run's folder.
 
-    Args:
-        folder: The run's folder.
-        name: The artifact's name.
-
-    Raises:
-        ArtifactError: If the path is outside of the folder, or not a valid file name.
-        ReservedNameError: If the record has a file of that name.
+    Raises ReservedNameError if the record has a file of that name, and ArtifactError for any other invalid name.
     """
     # A colon separates a drive on other systems only, and is used in names.
     relative = relative_path(name.replace(":", "_")) if isinstance(name, str) else None

@@ -13,14 +13,15 @@ from pathlib import Path, PurePath
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from sacristan.old_names import current_name
+
 __all__ = ["imported_main", "named", "object_name"]
 
 
 def named(value: Any) -> Any:
-    """Replace every class, function and module in a value by its name, and every path by its text.
+    """Replace classes, functions and modules in a value by their names, and paths by their text.
 
-    Args:
-        value: Any value. Mappings and lists become new dicts and lists; other values stay the same.
+    Mappings and lists become new dicts and lists; other values stay the same.
     """
     if isinstance(value, Mapping):
         return {key: named(item) for key, item in value.items()}
@@ -40,17 +41,13 @@ def object_name(value: Any) -> str | None:
     local to a function has `<locals>` in its name, and the first digits of the SHA-256 of its source, so a different
     function has a different name.
 
-    Args:
-        value: Any value.
+    None for any other value.
 
-    Returns:
-        The name; None for any other value.
-
-        >>> import json
-        >>> object_name(json), object_name(json.JSONDecoder), object_name(json.JSONDecoder.decode)
-        ('json', 'json:JSONDecoder', 'json:JSONDecoder.decode')
-        >>> object_name(lambda x: 2 * x)
-        'lambda x: 2 * x'
+    >>> import json
+    >>> object_name(json), object_name(json.JSONDecoder), object_name(json.JSONDecoder.decode)
+    ('json', 'json:JSONDecoder', 'json:JSONDecoder.decode')
+    >>> object_name(lambda x: 2 * x)
+    'lambda x: 2 * x'
     """
     if isinstance(value, ModuleType):
         return value.__name__
@@ -71,7 +68,7 @@ def imported_main() -> str | None:
     main = sys.modules.get("__main__")
     spec = getattr(main, "__spec__", None)
     if spec is not None:
-        return spec.name
+        return current_name(spec.name)
     file = getattr(main, "__file__", None)
     return None if file is None or file.startswith("<") else Path(file).stem
 

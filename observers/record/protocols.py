@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from observers.record.media_files import MediaEntry
-from observers.record.points.point_log import PointLog
-from observers.record.points.rewinding import Position
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.rewinding import Position
 
 __all__ = [
     "ArtifactObserver",
@@ -72,9 +72,7 @@ class OutputObserver(Protocol):
     def output_event(self, text: str) -> None:
         """Take the next part of the output, in the order in which it was printed.
 
-        Args:
-            text: The part, of about a megabyte at most; the run keeps none of it in memory. A part may end in the
-                middle of a line.
+        A part has about a megabyte at most, and may end in the middle of a line; the run keeps none of it in memory.
         """
 
 
@@ -85,17 +83,7 @@ class ArtifactObserver(Protocol):
     def keep_artifact(
         self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
     ) -> None:
-        """Keep a file, in the caller's thread.
-
-        Args:
-            name: The artifact's name.
-            filename: The file.
-            metadata: What to note about it; JSON.
-            content_type: Its MIME type.
-
-        Raises:
-            ArtifactError: If it cannot be kept.
-        """
+        """Keep a file, in the caller's thread; raise ArtifactError if that is impossible."""
 
 
 @runtime_checkable
@@ -174,16 +162,8 @@ class ArtifactSource(Protocol):
         """Name in messages, without credentials."""
 
     def fetch_artifact(self, reference: str, root: Path) -> Any | None:
-        """Download a version of an artifact into the local store.
+        """Download a version of an artifact into the local store below `root`, and return it; None if there is none.
 
-        Args:
-            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
-            root: The folder of the local store.
-
-        Returns:
-            An `observers.artifacts.version.ArtifactVersion`, with its contents in the local store; None if there is
-            none.
-
-        Raises:
-            ArtifactError: If the source cannot be reached or refuses, or the version is damaged or cannot be kept.
+        `reference` is `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest. Raises ArtifactError if
+        the source cannot be reached or refuses, or the version is damaged or cannot be kept.
         """

@@ -19,11 +19,10 @@ _IS_HIDDEN = re.compile(r"://[^\s'\"<>`]*(?:\*\*\*@|=\*\*\*(?:[&#]|$))")
 def redact(text: str) -> str:
     """Remove user names, passwords and secret options from every `mongodb://` URL in a text.
 
-    Args:
-        text: Any text. If it is a single URL, or an option with one, its password may contain any character.
+    If the text is a single URL, or an option with one, its password may contain any character.
 
-        >>> redact("--mongo_db=mongodb://ann:s3cret@db.lab:27017/sacred")
-        '--mongo_db=mongodb://db.lab:27017/sacred'
+    >>> redact("--mongo_db=mongodb://ann:s3cret@db.lab:27017/sacred")
+    '--mongo_db=mongodb://db.lab:27017/sacred'
     """
     alone = re.match(r"(?:-\S*?=)?mongodb(?:\+srv)?://", text)
     return re.sub(
@@ -45,11 +44,7 @@ def _hide(match: re.Match[str]) -> str:
 
 
 def is_secret_name(name: str) -> bool:
-    """Tell whether a name suggests a password, a token or a key.
-
-    Args:
-        name: The name of a setting, such as an environment variable.
-    """
+    """Tell whether a name suggests a password, a token or a key."""
     return _SECRET_NAME.search(name) is not None
 
 
@@ -57,14 +52,10 @@ def hide_passwords(value: Any) -> Any:
     """Replace the password of every URL in a value by `***`.
 
     A password is the text between : and @, the user of an http URL without a password, which is a token, and the value
-        of
-    an option called a password.
+    of an option called a password.
 
-    Args:
-        value: A text, or JSON with texts.
-
-        >>> hide_passwords({"url": "postgresql://ann:s3cret@db.lab/lab", "lr": 0.1})
-        {'url': 'postgresql://ann:***@db.lab/lab', 'lr': 0.1}
+    >>> hide_passwords({"url": "postgresql://ann:s3cret@db.lab/lab", "lr": 0.1})
+    {'url': 'postgresql://ann:***@db.lab/lab', 'lr': 0.1}
     """
     if isinstance(value, str):
         return _URL.sub(_without_password, value) if "://" in value else value
@@ -74,23 +65,16 @@ def hide_passwords(value: Any) -> Any:
 
 
 def hide_user(text: str) -> str:
-    """Replace everything before the last @ by `***`.
+    """Replace everything before the last @ by `***`, as in a mistyped URL.
 
-    Args:
-        text: A text that may be a mistyped URL.
-
-        >>> hide_user("mongodb:/ann:s3cret@db.lab/lab")
-        '***@db.lab/lab'
+    >>> hide_user("mongodb:/ann:s3cret@db.lab/lab")
+    '***@db.lab/lab'
     """
     return f"***@{text.rpartition('@')[2]}" if "@" in text else text
 
 
 def is_hidden(text: str) -> bool:
-    """Tell whether a text contains a URL whose password is hidden, so that it cannot be used again.
-
-    Args:
-        text: Any text, such as a recorded setting.
-    """
+    """Tell whether a text contains a URL whose password is hidden, so that it cannot be used again."""
     return _IS_HIDDEN.search(text) is not None
 
 

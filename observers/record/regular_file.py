@@ -28,14 +28,7 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 
 
 def open_regular(path: str | Path) -> io.BufferedReader:
-    """Open a file for reading.
-
-    Args:
-        path: The file.
-
-    Raises:
-        OSError: If it cannot be read, or is not a regular file.
-    """
+    """Open a regular file for reading; raise OSError for anything else."""
     handle = _open(path)
     check_regular(handle, path)
     return os.fdopen(handle, "rb")
@@ -51,18 +44,7 @@ def _open(path: str | Path) -> int:
 
 
 def check_regular(handle: int, path: str | Path) -> os.stat_result:
-    """Check that an open file is a regular one; if not, close it.
-
-    Args:
-        handle: The descriptor of the file.
-        path: The file in messages.
-
-    Returns:
-        Its status.
-
-    Raises:
-        OSError: If it is not a regular file.
-    """
+    """Return the status of an open file; if it is not a regular one, close it and raise OSError."""
     status = os.fstat(handle)
     if stat.S_ISREG(status.st_mode):
         return status
@@ -73,15 +55,7 @@ def check_regular(handle: int, path: str | Path) -> os.stat_result:
 
 
 def read_regular(path: str | Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """Return the content of a file.
-
-    Args:
-        path: The file.
-        max_bytes: The maximum size.
-
-    Raises:
-        OSError: If it cannot be read, is not a regular file, or is too large.
-    """
+    """Return the content of a regular file of up to `max_bytes`; raise OSError for anything else."""
     handle = _open(path)
     size = check_regular(handle, path).st_size
     # Without a stream, which would double the time: a store has thousands of small files.
@@ -104,13 +78,10 @@ def _no_file(path: str | Path) -> OSError:
 
 
 class Descriptor:
-    """A descriptor that is open for long, while other code of the process may close it, as `os.closerange` does.
+    """A descriptor, owned from now on, that is open for long, while other code may close it, as `os.closerange` does.
 
     Its number may then be that of another file, so ask `is_open` before each use. It is above 2: whoever closes or
     replaces a standard stream does not meet it.
-
-    Args:
-        number: The descriptor, which this object owns from now on.
     """
 
     def __init__(self, number: int) -> None:
@@ -128,8 +99,7 @@ class Descriptor:
     def is_at(self, path: Path) -> bool:
         """Tell whether a path leads to the file, as it was when the descriptor was opened.
 
-        Raises:
-            OSError: If the path leads nowhere, or a server does not answer.
+        Raises OSError if the path leads nowhere, or a server does not answer.
         """
         status = path.stat()
         return (status.st_dev, status.st_ino) == self.file

@@ -21,13 +21,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.errors import ResumeError
-from observers.record.identity import is_alive, last_beat, read_lease
-from observers.record.journal import Journal
-from observers.record.json_text import load_json
-from observers.record.locking import RecordLock
-from observers.record.points.intact_points import last_time
-from observers.record.schema import FORMAT, RUN, newer_format
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.record.identity import is_alive, last_beat, read_lease
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import load_json
+from sacristan.observers.record.locking import RecordLock
+from sacristan.observers.record.points.intact_points import last_time
+from sacristan.observers.record.schema import FORMAT, RUN, newer_format
 
 __all__ = [
     "changed_libraries",
@@ -48,15 +48,10 @@ _COMPARED = ("git", "packages", "machine", "determinism")
 
 @contextlib.contextmanager
 def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
-    """Give the content of `run.json`, the journal and the lock of a run to resume or start.
+    """Yield the content of `run.json`, the journal and the lock of a run to resume or start.
 
-    Args:
-        folder: The run's folder.
-        base: The folder that runs are recorded in.
-
-    Raises:
-        ResumeError: If the record is missing, damaged, elsewhere, or of another program, or another process writes it.
-            Then, and if the block raises, the lock is released.
+    Raises ResumeError if the record is missing, damaged, elsewhere, or of another program, or another process writes
+    it. Then, and if the block raises, the lock is released.
     """
     if folder.resolve().parent != base.resolve():
         raise ResumeError(
@@ -113,12 +108,7 @@ def _recalled(path: Path, folder: Path) -> Journal:
 
 
 def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the entry of the last session of a run that has ended.
-
-    Args:
-        run: The content of `run.json`.
-        lease: The run's lease.
-    """
+    """Return the entry of the last session of a run that has ended."""
     status, stop_time = run.get("status"), run.get("stop_time")
     if status == "RUNNING":
         beat = last_beat(lease or {})
@@ -145,9 +135,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
 def time_reached(run: Mapping[str, Any], folder: Path) -> float:
     """Return the latest time in a run's record, which a resumed run continues from, in seconds since 1970.
 
-    Args:
-        run: The content of its `run.json`.
-        folder: Its folder; all its points are in `metrics.bin`.
+    All points must be in `metrics.bin`.
     """
     texts = run["start_time"], session_of(run, read_lease(folder))["stop_time"]
     times = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in texts if text]
@@ -157,15 +145,7 @@ def time_reached(run: Mapping[str, Any], folder: Path) -> float:
 def resumed_entry(
     run: Mapping[str, Any], folder: Path, at: datetime, host: Mapping[str, Any], command_line: list[str]
 ) -> dict[str, Any]:
-    """Return the `run.json` of a run that is resumed, with a new session.
-
-    Args:
-        run: The content of its `run.json`.
-        folder: Its folder.
-        at: When the session starts.
-        host: The machine and the user, as they are recorded.
-        command_line: The command line of this process.
-    """
+    """Return the `run.json` of a run that is resumed, with a new session."""
     new = {
         "start_time": at.isoformat(),
         "stop_time": None,
@@ -189,14 +169,9 @@ def _named(host: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ.
+    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ, as `{part: {name: [was, is]}}`.
 
-    Args:
-        before: The provenance of the first session.
-        now: The provenance of the current session.
-
-    Returns:
-        `{part: {name: [was, is]}}`; libraries are compared by their digests.
+    Libraries are compared by their digests.
     """
     changes = {part: _differences(part, before.get(part) or {}, now.get(part) or {}) for part in _COMPARED}
     old, new = before.get("libraries") or {}, now.get("libraries") or {}
@@ -215,13 +190,9 @@ def _differences(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> d
 
 
 def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the files that both runs have, with another content, by library.
+    """Return by library the files that both runs have, but with different contents.
 
     Files that only one of them has do not count, because the way of recording decides which files are imported.
-
-    Args:
-        before: The libraries of a run; see `observers.provenance.libraries`.
-        now: The libraries of another one.
     """
     changes: dict[str, list[str]] = {}
     for name in sorted(before.keys() & now.keys()):

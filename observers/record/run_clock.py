@@ -30,11 +30,7 @@ def start() -> None:
 
 
 def keep_above(seconds: float) -> None:
-    """Set the clock forward, when a run is resumed, unless it is later already.
-
-    Args:
-        seconds: The earliest time, in seconds since 1970.
-    """
+    """Set the clock to at least `seconds` since 1970, when a run is resumed."""
     global _offset
     _offset = max(_offset, seconds - _ticks())
 

@@ -13,14 +13,10 @@ _MAX_PART_BYTES = 255
 
 
 def relative_path(name: str) -> PurePosixPath | None:
-    """Return a name as a path below a folder.
+    """Return a name as a path below a folder; None unless it stays below the folder on every system.
 
-    Args:
-        name: The name, with `/` between its parts.
-
-    Returns:
-        The path; None unless it stays below the folder on every system. Absolute paths, `.` and `..`, empty parts,
-        backslashes, drive letters, control characters, text that is not UTF-8, and too long parts are rejected.
+    Absolute paths, `.` and `..`, empty parts, backslashes, drive letters, control characters, text that is not UTF-8,
+    and too long parts are rejected.
     """
     parts = name.split("/")
     if re.search(r"[\x00-\x1f\x7f\\]", name) or ":" in parts[0] or {"", ".", ".."} & set(parts):
@@ -33,32 +29,20 @@ def relative_path(name: str) -> PurePosixPath | None:
 
 
 def file_name(path: str | Path) -> str:
-    """Return the name of a file; what `relative_path` rejects, such as bytes that are no UTF-8, becomes %XX.
-
-    Args:
-        path: The file.
-    """
+    """Return the name of a file; what `relative_path` rejects, such as bytes that are no UTF-8, becomes %XX."""
     odd = r"[\udc80-\udcff\x00-\x1f\x7f\\]"
     return re.sub(odd, lambda found: "".join(f"%{byte:02X}" for byte in os.fsencode(found[0])), Path(path).name)
 
 
 def lasting_path(path: str | Path) -> Path:
-    """Return an absolute path, which stays valid when the working folder is changed or deleted.
-
-    Args:
-        path: The path, relative to the current working folder.
-    """
+    """Return an absolute path, which stays valid when the working folder is changed or deleted."""
     path = Path(path).absolute()
     # The system looks up each folder before `..`, so a deleted one would break the path.
     return path.resolve() if ".." in path.parts else path
 
 
 def shown_path(path: Path) -> str:
-    """Return a path as messages show it: relative to the working folder, if it is below that.
-
-    Args:
-        path: An absolute path.
-    """
+    """Return a path as messages show it: relative to the working folder, if it is below that."""
     with contextlib.suppress(ValueError, FileNotFoundError):  # it is elsewhere, or the working folder was deleted
         path = path.relative_to(Path.cwd())
     return str(path)

@@ -7,9 +7,9 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
     info.json            the run's info; replaced whole
     cout.txt             captured output; append-only
     metrics.bin          points, 24 bytes each; append-only
-    metrics.sums         checksums of the points, see `observers.record.points.intact_points`; append-only
+    metrics.sums         checksums of the points, see `sacristan.observers.record.points.intact_points`; append-only
     metrics.live         the latest points of a run that is active or was killed, see
-                         `observers.record.points.live_points`
+                         `sacristan.observers.record.points.live_points`
     metrics.children.jsonl  points of forked children that the run has not moved yet; only while there are any
     metrics.names.jsonl  the name of each metric id; append-only
     values.jsonl         logged values that are not numbers, each `after` so many numbers of its metric; append-only
@@ -27,16 +27,16 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note, a display name, verdicts on reproductions and who changed them; replaced whole
-    notified/            the messages about the run that were sent, see `observers.notifying.sent`
+    notified/            the messages about the run that were sent, see `sacristan.observers.notifying.sent`
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
 and those recorded with `--anonymous` neither.
 
 `run.json` names the folder itself as `folder`, and the folder that the run was started in as `cwd`. If a run is
 recorded in several folders, the others name the one with the states of the training as `states_folder`. The `run.json`
-of a resumed run has `sessions` (see `observers.record.resuming`), and `revision`, which counts how often the record was
-rewound (see `observers.record.points.rewinding`). While it is rewound, it has `rewinding`, and append-only files are
-replaced whole.
+of a resumed run has `sessions` (see `sacristan.observers.record.resuming`), and `revision`, which counts how often the
+record was rewound (see `sacristan.observers.record.points.rewinding`). While it is rewound, it has `rewinding`, and
+append-only files are replaced whole.
 
 The `kind` of a medium describes its content. Readers treat an unknown kind as a file of its `content_type`, so later
 versions may add kinds:
@@ -44,15 +44,15 @@ versions may add kinds:
     image, figure        PNG
     video                PNG, animated, of frames; or MP4 or WebM
     audio                WAV, 16 bits
-    point_cloud          PLY, see `observers.media.ply`
-    histogram, table     JSON, see `observers.media.kinds` and `read_table`
+    point_cloud          PLY, see `sacristan.observers.media.ply`
+    histogram, table     JSON, see `sacristan.observers.media.kinds` and `read_table`
     text, html           UTF-8
 
 For a run of several processes, `meta.ranks` in `run.json` has their number as `size`, the number on each machine as
 `per_node`, and the name of their `launch`; `ranks` in `info.json` lists host, pid and device of each.
 
-`better` in `info.json` is `max` or `min` for metrics, and for `result`, by name (see `observers.record.directions`).
-The direction of other metrics, such as in earlier records, is unknown.
+`better` in `info.json` is `max` or `min` for metrics, and for `result`, by name (see
+`sacristan.observers.record.directions`). The direction of other metrics, such as in earlier records, is unknown.
 
 `alerts` in `info.json` are the latest texts that the run gave to `_run.alert`, each with its `level` (`info`, `warning`
 or `error`) and its `time` (ISO 8601, UTC); `alert_level` is the highest level so far. `notifies` is true if the run
@@ -78,8 +78,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.record.json_text import load_json, parse_json
-from observers.record.regular_file import open_regular, read_regular
+from sacristan.observers.record.json_text import load_json, parse_json
+from sacristan.observers.record.regular_file import open_regular, read_regular
 
 __all__ = [
     "MetricNames",
@@ -112,14 +112,7 @@ OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIV
 
 
 def newer_format(run: Any) -> str:
-    """Say why a record cannot be read: a later version of the lab wrote it in another format.
-
-    Args:
-        run: The content of `run.json`, or the run's document in MongoDB.
-
-    Returns:
-        The reason; empty if this version reads the record, or stock Sacred wrote it.
-    """
+    """Say why a record cannot be read: a later version of the lab wrote it in another format; empty if it can."""
     found = run.get("format") if isinstance(run, Mapping) else None
     number = re.fullmatch(r"sacristan-(\d{1,9})", found) if isinstance(found, str) else None
     if number is None or int(number[1]) <= int(FORMAT.rpartition("-")[2]):
@@ -128,14 +121,7 @@ def newer_format(run: Any) -> str:
 
 
 def read_json(path: Path) -> Any | None:
-    """Return the content of a JSON file of a record; None if there is no file.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: If it is not JSON.
-    """
+    """Return the content of a JSON file of a record; None if there is no file."""
     try:
         return load_json(path)
     except FileNotFoundError:
@@ -143,11 +129,7 @@ def read_json(path: Path) -> Any | None:
 
 
 def read_json_if_whole(path: Path) -> Any:
-    """Return the content of a JSON file of a record; None if it is missing, unreadable or damaged.
-
-    Args:
-        path: The file.
-    """
+    """Return the content of a JSON file of a record; None if it is missing, unreadable or damaged."""
     try:
         return load_json(path)
     except (OSError, ValueError, RecursionError):
@@ -155,11 +137,7 @@ def read_json_if_whole(path: Path) -> Any:
 
 
 def read_json_lines(path: Path) -> Iterator[Any]:
-    """Yield the records of an append-only file of JSON lines, without a torn tail; none if there is no file.
-
-    Args:
-        path: The file.
-    """
+    """Yield the records of an append-only file of JSON lines, without a torn tail; none if there is no file."""
     try:
         lines = read_regular(path).split(b"\n")
     except FileNotFoundError:
@@ -169,13 +147,9 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Return the metrics of a run by their ids.
+    """Return the metrics of a run by id: the name, and whether the steps of its points are floats.
 
-    Args:
-        folder: The run's folder. A name is written before the first point with its id.
-
-    Returns:
-        By id: the name, and whether the steps of its points are floats. A metric with both kinds of steps has two ids.
+    A metric with both kinds of steps has two ids. A name is written before the first point with its id.
     """
     return MetricNames(folder).by_id
 
@@ -183,8 +157,7 @@ def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
 class MetricNames:
     """The metrics of a run, for repeated reading: a file that has grown is parsed from where it ended before.
 
-    Attributes:
-        folder: The run's folder; the owner updates it if the folder is moved.
+    The owner updates `folder` if that is moved.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -232,11 +205,7 @@ class MetricNames:
 
 
 def rank_files(folder: Path) -> dict[int, Path]:
-    """Return the output files of the ranks of a run by rank, in order; rank 0 writes the run's own output.
-
-    Args:
-        folder: The run's folder.
-    """
+    """Return the output files of the ranks of a run by rank, in order; rank 0 writes the run's own output."""
     files = {int(path.stem): path for path in (folder / RANKS_FOLDER).glob("*.txt") if path.stem.isdecimal()}
     return dict(sorted(files.items()))
 
@@ -244,8 +213,7 @@ def rank_files(folder: Path) -> dict[int, Path]:
 def checkpoint_files(folder: Path) -> Iterator[tuple[str, Path]]:
     """Yield the name in the folder and the path of each checkpoint, including those that the run started from.
 
-    Args:
-        folder: The run's folder, with `checkpoints/last.pt`, `checkpoints-2/best.pt` and so on.
+    Names are `checkpoints/last.pt`, `checkpoints-2/best.pt` and so on.
     """
     for path in sorted(folder.glob("checkpoints*/**/*")):
         name = path.relative_to(folder)

@@ -19,7 +19,7 @@ import zipfile
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.errors import SealError
+from sacristan.observers.errors import SealError
 
 __all__ = ["MAX_NOTE_BYTES", "SealingStream", "check_seal", "read_note"]
 
@@ -34,11 +34,7 @@ _NO_SEAL = "it has no SHA-256 at its end: it was cut short there, or damaged, or
 
 
 class SealingStream:
-    """Takes a ZIP file without a comment, written from its first byte to its last, and seals it.
-
-    Args:
-        stream: Where the file is written.
-    """
+    """Takes a ZIP file without a comment, written from its first byte to its last, and seals it."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -46,14 +42,7 @@ class SealingStream:
         self._held = b""
 
     def write(self, data: bytes) -> int:
-        """Write the next piece; its last two bytes are held back, because they may be the length of the comment.
-
-        Args:
-            data: The piece, of any length, or another object with the buffer protocol.
-
-        Returns:
-            The length of the piece.
-        """
+        """Write the next piece; its last two bytes are held back, because they may be the length of the comment."""
         whole = memoryview(data).cast("B")
         if len(whole) < _LENGTH_BYTES:
             whole = memoryview(self._held + bytes(whole))
@@ -73,9 +62,7 @@ class SealingStream:
     def seal(self, note: bytes = b"") -> None:
         """Write the end of the file, and the seal. Nothing may be written afterwards.
 
-        Args:
-            note: A note in the seal, of at most `MAX_NOTE_BYTES`. The SHA-256 covers it, and `read_note` reads it
-                without the rest of the file.
+        The SHA-256 covers `note`, of at most `MAX_NOTE_BYTES`, and `read_note` reads it without the rest of the file.
         """
         self._digest.update(note)
         self._stream.write(struct.pack("<H", _DIGEST_BYTES + len(note)))
@@ -83,28 +70,12 @@ class SealingStream:
 
 
 def read_note(path: Path) -> bytes:
-    """Return the note in a seal, without checking the file.
-
-    Args:
-        path: The sealed file.
-
-    Raises:
-        SealError: If there is no seal.
-        OSError: If the file cannot be read.
-    """
+    """Return the note in a seal, without checking the file; raise SealError if there is no seal."""
     return _comment(path)[_DIGEST_BYTES:]
 
 
 def check_seal(path: Path) -> bytes:
-    """Check that a file is unchanged since it was sealed, and return the note.
-
-    Args:
-        path: The sealed file.
-
-    Raises:
-        SealError: If it has changed, or there is no seal.
-        OSError: If the file cannot be read.
-    """
+    """Check that a file is unchanged since it was sealed, and return the note."""
     comment = _comment(path)
     expected, note = comment[:_DIGEST_BYTES], comment[_DIGEST_BYTES:]
     digest = hashlib.sha256()

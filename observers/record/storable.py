@@ -22,9 +22,8 @@ _BITS_A_DIGIT = math.log2(10)
 def as_text(value: Any) -> str:
     """Return the text of any value; this never raises.
 
-    Args:
-        value: Anything. An int with more digits than Python writes becomes hexadecimal, and an object whose `__str__`
-            raises becomes the name of its type in angle brackets.
+    An int with more digits than Python writes becomes hexadecimal, and an object whose `__str__` raises becomes the
+    name of its type in angle brackets.
     """
     try:
         return str(value)
@@ -35,27 +34,21 @@ def as_text(value: Any) -> str:
 def is_large(value: int) -> bool:
     """Tell whether an integer needs more than 64 bits, which BSON's integers have.
 
-    Args:
-        value: The integer. MongoDB holds a large one as a decimal, unless it is `is_text_only`.
+    MongoDB holds a large one as a decimal, unless it is `is_text_only`.
     """
     return not -(2**63) <= value < 2**63
 
 
 def is_text_only(value: int) -> bool:
-    """Tell whether an integer has more digits than a decimal of MongoDB, so that queries treat it as a text.
-
-    Args:
-        value: The integer, of any length; the sign does not count as a digit.
-    """
+    """Tell whether an integer has more digits than a decimal of MongoDB, so that queries treat it as a text."""
     return not -_BOUND < value < _BOUND
 
 
 def is_unwritable(value: int) -> bool:
     """Tell whether an integer has more digits than Python writes and reads.
 
-    Args:
-        value: The integer. The limit is that of the interpreter, `sys.get_int_max_str_digits`, but at most
-            `MAX_DIGITS`, so that other interpreters can read the record.
+    The limit is that of the interpreter, `sys.get_int_max_str_digits`, but at most `MAX_DIGITS`, so that other
+    interpreters can read the record.
     """
     # Python's limit is always at least 640 digits.
     if value.bit_length() < 2000:
@@ -64,19 +57,13 @@ def is_unwritable(value: int) -> bool:
 
 
 def storable_integer(value: int) -> str:
-    """Return an integer as text.
-
-    Args:
-        value: The integer; in hexadecimal if it has more digits than Python writes.
-    """
+    """Return an integer as text, in hexadecimal if it has more digits than Python writes."""
     return f"{value:#x}" if is_unwritable(value) else str(value)
 
 
 def storable_text(text: str) -> str:
     """Return a text as UTF-8 can hold it.
 
-    Args:
-        text: The text. Lone surrogates, such as from file names with invalid bytes, are replaced by backslash escapes
-            of their numbers; other texts stay the same.
+    Lone surrogates, such as from file names with invalid bytes, become backslash escapes of their numbers.
     """
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

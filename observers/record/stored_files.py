@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.errors import ArtifactError
-from observers.record.atomic_file import make_folder, replacing, sync_folder
-from observers.record.regular_file import open_regular
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.atomic_file import make_folder, replacing, sync_folder
+from sacristan.observers.record.regular_file import open_regular
 
 __all__ = [
     "copy_file",
@@ -36,14 +36,7 @@ _HOLE = bytes(2**16)
 
 
 def open_file(path: Path) -> BinaryIO:
-    """Open a file for reading; anything else, such as a FIFO, which would block, is rejected.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ArtifactError: If it cannot be read, or is not a file.
-    """
+    """Open a file for reading; raise ArtifactError for anything else, such as a FIFO, which would block."""
     try:
         return open_regular(path)
     except IsADirectoryError as error:
@@ -53,19 +46,9 @@ def open_file(path: Path) -> BinaryIO:
 
 
 def keep(path: Path, store: Path, base: str | Path) -> str:
-    """Keep the content of a file in a store, once.
+    """Keep the content of a file in a store, once; return its path there, relative to `base`.
 
-    Args:
-        path: The file.
-        store: The folder of contents; created if necessary.
-        base: The folder that the result is relative to.
-
-    Returns:
-        The path of the kept content, relative to `base`.
-
-    Raises:
-        ArtifactError: If `path` is not a file that can be read.
-        OSError: If the store cannot be written, or its content cannot be read.
+    Raises ArtifactError if `path` cannot be read, and OSError if the store cannot be written or read.
     """
     digest = _md5()
     with open_file(path) as stream:
@@ -75,7 +58,7 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
         target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
         if is_as_named(target):
             try:
-                # `runs gc` keeps what was touched lately, whether or not a run names it yet.
+                # `sacristan gc` keeps what was touched lately, whether or not a run names it yet.
                 os.utime(target)
             except OSError:
                 _log.debug("%s: its time cannot be set; it belongs to another user", target)
@@ -89,21 +72,13 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
 
 
 def md5_in(name: str) -> str | None:
-    """Return the MD5 in the name of a kept source or resource, from this program or Sacred.
-
-    Args:
-        name: The name, or path.
-    """
+    """Return the MD5 in the name of a kept source or resource, from this program or Sacred."""
     match = re.search(r"_([0-9a-f]{32})(\.[^./]*)?$", name)
     return match[1] if match else None
 
 
 def is_as_named(path: Path) -> bool:
-    """Tell whether a kept content exists, and has the MD5 in its name.
-
-    Args:
-        path: The kept content.
-    """
+    """Tell whether a kept content exists, and has the MD5 in its name."""
     try:
         with open_regular(path) as stream:
             return hashlib.file_digest(stream, _md5).hexdigest() == md5_in(path.name)
@@ -119,9 +94,6 @@ def share(path: Path) -> None:
     """Give all users of the folder around a path the same rights on the path, whatever the umask.
 
     Otherwise the first user of a shared folder would lock the others out of the contents they share.
-
-    Args:
-        path: A folder, or a file that they may read.
     """
     around = path.parent.stat().st_mode
     if path.is_dir():
@@ -135,12 +107,7 @@ def share(path: Path) -> None:
 def make_shared(path: Path, within: Path) -> None:
     """Create a folder that all users of the folder around it share; see `share`.
 
-    Args:
-        path: The folder, which may exist.
-        within: The folder of runs, or another one around it that decides who may write; created if necessary.
-
-    Raises:
-        OSError: If it cannot be created.
+    `within` is the folder of runs, or another one around it that decides who may write; it is created if necessary.
     """
     if path == within:
         make_folder(path)
@@ -153,18 +120,7 @@ def make_shared(path: Path, within: Path) -> None:
 
 
 def path_below(base: Path, path: Path) -> str | None:
-    """Return the path of a file relative to a folder.
-
-    Args:
-        base: The folder.
-        path: The file.
-
-    Returns:
-        The path; None if the file is not below the folder.
-
-    Raises:
-        ArtifactError: If it is not a file that can be read.
-    """
+    """Return the path of a file relative to a folder; None if it is not below the folder."""
     open_file(path).close()
     path, base = path.resolve(), base.resolve()
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else None
@@ -173,13 +129,7 @@ def path_below(base: Path, path: Path) -> str | None:
 def copy_file(path: Path, target: Path) -> None:
     """Copy a file, so that the copy is whole or missing; holes stay holes.
 
-    Args:
-        path: The file.
-        target: The copy.
-
-    Raises:
-        ArtifactError: If `path` is not a file that can be read, or it changes in the meantime.
-        OSError: If `target` cannot be written.
+    Raises ArtifactError if `path` cannot be read or changes meanwhile, and OSError if `target` cannot be written.
     """
     with open_file(path) as source:
         _copy(source, _stamp(source), path, target)
@@ -202,9 +152,7 @@ def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -
 def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
     """Copy the rest of a file, as long as it is at the start; runs of zeros become holes.
 
-    Args:
-        source: The file, at the position to copy from.
-        target: The new file. Its length is set at the end, so a hole at the end counts.
+    The length of `target` is set at the end, so a hole at the end counts.
     """
     for chunk in _chunks(source):
         write_sparsely(target, chunk)
@@ -220,12 +168,7 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def write_sparsely(stream: BinaryIO, data: bytes) -> None:
-    """Append bytes to a new file, with holes for zeros; call `stream.truncate()` at the end.
-
-    Args:
-        stream: The new file.
-        data: The bytes.
-    """
+    """Append bytes to a new file, with holes for zeros; call `stream.truncate()` at the end."""
     for start in range(0, len(data), len(_HOLE)):
         part = data[start : start + len(_HOLE)]
         if part == _HOLE:

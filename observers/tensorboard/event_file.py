@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from observers.record.append_file import AppendFile
+from sacristan.observers.record.append_file import AppendFile
 
 __all__ = ["EventFile", "whole_records"]
 
@@ -45,19 +45,11 @@ class EventFile:
         self._warned = False
 
     def add(self, data: bytes) -> None:
-        """Add a record, which `flush` writes.
-
-        Args:
-            data: A serialized event.
-        """
+        """Add a record, which `flush` writes."""
         self._records.append(b"".join((_head(len(data)), data, _masked(data))))
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same file after its folder was moved.
-
-        Args:
-            folder: The folder that the file is in now.
-        """
+        """Continue in the same file after its folder was moved."""
         self.path = self._file.path = folder / self.path.name
 
     def flush(self) -> None:
@@ -120,11 +112,9 @@ def _masked(data: bytes) -> bytes:
 
 
 def whole_records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the data of each record with right checksums, also of those after a damage.
+    """Yield the data of each record with correct checksums, including those after damaged parts.
 
-    Args:
-        path: The file.
-        damages: Gets the first byte of each damaged part and the first after it.
+    `damages` receives the first byte of each damaged part, and the first byte after it.
     """
     with path.open("rb") as stream:
         at, size = 0, path.stat().st_size

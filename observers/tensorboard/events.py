@@ -24,10 +24,11 @@ from tensorboard.plugins.mesh import metadata as mesh_metadata
 from tensorboard.plugins.mesh.plugin_data_pb2 import MeshPluginData
 from tensorboard.plugins.text import metadata as text_metadata
 
-from observers.media.pixels import png_size
-from observers.media.ply import read_header, read_points
-from observers.record.media_files import Content, MediaEntry
-from observers.record.redaction import hide_passwords
+from sacristan.configs.map import flattened
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.media.ply import read_header, read_points
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.redaction import hide_passwords
 
 __all__ = [
     "LAST_STEP",
@@ -50,25 +51,14 @@ _MAX_POINTS = 100_000
 
 
 def file_version(time: float) -> bytes:
-    """Return the event that opens an event file.
-
-    Args:
-        time: The time of the event, in seconds since 1970.
-    """
+    """Return the event that opens an event file."""
     return Event(wall_time=time, file_version="brain.Event:2").SerializeToString()
 
 
 def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
-    """Return a point of a metric as an event, in TensorBoard's 32 bits.
+    """Return a point of a metric as a 32-bit TensorBoard event; None if the value is not a real number.
 
-    Args:
-        tag: The tag of the series.
-        value: The value; integers beyond the floats become infinite.
-        step: The step; see `as_step`.
-        time: The time of the point, in seconds since 1970.
-
-    Returns:
-        The serialized event; None if the value is no real number.
+    Integers beyond the range of floats become infinite.
     """
     if not isinstance(value, int | float | np.number | np.bool_) or isinstance(value, np.complexfloating):
         return None
@@ -82,32 +72,18 @@ def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
 
 
 def as_step(step: Any) -> int:
-    """Convert a step to TensorBoard's: an integer of 64 bits.
-
-    Args:
-        step: An integer or a float; a fraction is rounded down, and NaN and infinities become 0.
-    """
+    """Convert a step to TensorBoard's int of 64 bits: fractions are rounded down, NaN and infinities become 0."""
     number = step if isinstance(step, int) else math.floor(step) if math.isfinite(step) else 0
     return max(-LAST_STEP, min(number, LAST_STEP))
 
 
 def restart(step: int, time: float) -> bytes:
-    """Return the event that makes TensorBoard drop the points that it has read from a step on.
-
-    Args:
-        step: The first step to drop.
-        time: The time of the event, in seconds since 1970.
-    """
+    """Return the event that makes TensorBoard drop the points that it has read from a step on."""
     return Event(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START)).SerializeToString()
 
 
 def graph_event(graph: bytes, time: float) -> bytes:
-    """Return the graph of a model as an event.
-
-    Args:
-        graph: A serialized GraphDef, as from `graph_of`.
-        time: The time of the event, in seconds since 1970.
-    """
+    """Return the graph of a model as an event."""
     return Event(wall_time=time, graph_def=graph).SerializeToString()
 
 
@@ -116,11 +92,6 @@ def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[byte
 
     Media that TensorBoard cannot show have none: HTML, videos that are not animated images, other content types. A
     warning names a medium whose file is damaged.
-
-    Args:
-        tag: The tag to use instead of the entry's name.
-        entry: The entry.
-        content: Its content.
     """
     mime = content.content_type.partition(";")[0]
     values_of = _BY_KIND.get(entry.kind) or _BY_TYPE.get(mime)
@@ -250,14 +221,9 @@ _BY_TYPE: dict[str, Callable[[str, Content], list[Summary.Value]]] = {
 
 
 def session_start(config: Mapping[str, Any], time: float) -> bytes:
-    """Return the event with the hyper-parameters of a run.
-
-    Args:
-        config: The config, whose entries are listed by their dotted paths, without passwords.
-        time: When the run started, in seconds since 1970.
-    """
+    """Return the event with the hyper-parameters of a run: its config by dotted paths, without passwords."""
     info = SessionStartInfo(start_time_secs=time)
-    for path, value in _flat(config, ""):
+    for path, value in flattened(config):
         if isinstance(value, bool):
             info.hparams[path].bool_value = value
         elif isinstance(value, int | float):
@@ -268,12 +234,7 @@ def session_start(config: Mapping[str, Any], time: float) -> bytes:
 
 
 def session_end(completed: bool, time: float) -> bytes:
-    """Return the event that ends a run in TensorBoard's table of hyper-parameters.
-
-    Args:
-        completed: Whether the run completed; otherwise it is shown as failed.
-        time: When the run ended, in seconds since 1970.
-    """
+    """Return the event that ends a run, as completed or failed, in TensorBoard's table of hyper-parameters."""
     status = api_pb2.STATUS_SUCCESS if completed else api_pb2.STATUS_FAILURE
     info = SessionEndInfo(status=status, end_time_secs=time)
     return _session(hparams_metadata.SESSION_END_INFO_TAG, HParamsPluginData(session_end_info=info), time)
@@ -282,11 +243,3 @@ def session_end(completed: bool, time: float) -> bytes:
 def _session(tag: str, data: HParamsPluginData, time: float) -> bytes:
     metadata = hparams_metadata.create_summary_metadata(data)
     return _event(Summary.Value(tag=tag, metadata=metadata, tensor=hparams_metadata.NULL_TENSOR), 0, time)
-
-
-def _flat(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.pixels import png_size
-from observers.record.media_files import Content, MediaEntry, media_path
-from observers.record.points.intact_points import read_metrics
-from observers.record.regular_file import read_regular
-from observers.record.schema import MEDIA, read_json_lines
-from observers.tensorboard import events
-from observers.tensorboard.event_file import EventFile
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.media_files import Content, MediaEntry, media_path
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import MEDIA, read_json_lines
+from sacristan.observers.tensorboard import events
+from sacristan.observers.tensorboard.event_file import EventFile
 
 __all__ = ["RunEvents", "graph_of", "recorded_media"]
 
@@ -33,10 +33,8 @@ class RunEvents:
     """Writes the points and media of a run to an event file of this session.
 
     Args:
-        folder: The folder of the run's event files.
         uid: The run's uid, a part of the names of the files.
         config: The run's config, TensorBoard's hyper-parameters.
-        start: When the session started.
     """
 
     def __init__(self, folder: Path, uid: str, config: Mapping[str, Any], start: datetime) -> None:
@@ -64,11 +62,10 @@ class RunEvents:
             self._file.add(event)
 
     def add_scalars(self, name: str, rows: Iterable[tuple[Any, Any, float]]) -> None:
-        """Add points of a metric.
+        """Add points of a metric, each with step, value, and time in seconds since 1970.
 
-        Args:
-            name: The metric. Steps of the machine's metrics, `system/...`, are seconds and do not place the result.
-            rows: Step, value, and time in seconds since 1970, of each point; values that are no numbers are left out.
+        Values that are not numbers are left out. Steps of `system/...` metrics are seconds, and do not place the
+        result.
         """
         tag = self._tag(name, "scalar")
         for step, value, at in rows:
@@ -79,20 +76,11 @@ class RunEvents:
                     self._last_step = max(self._last_step, events.as_step(step))
 
     def add_result(self, result: float, at: datetime) -> None:
-        """Add the result of the run as the metric `result`, at the last step of all metrics.
-
-        Args:
-            result: The result, a number.
-            at: When the run ended.
-        """
+        """Add the result of the run as the metric `result`, at the last step of all metrics."""
         self.add_scalars("result", [(self._last_step, result, at.timestamp())])
 
     def add_media(self, entries: Iterable[MediaEntry]) -> None:
-        """Add the media that TensorBoard can show.
-
-        Args:
-            entries: The media; those whose file could not be made are left out.
-        """
+        """Add the media that TensorBoard can show and whose file could be made."""
         for entry in entries:
             if entry.content is not None:
                 for event in events.media_events(self._tag(entry.name, entry.kind), entry, entry.content):
@@ -103,12 +91,7 @@ class RunEvents:
         return name if self._kinds.setdefault(name, kind) == kind else f"{name}/{kind}"
 
     def add_graph(self, model: Any, inputs: Any) -> None:
-        """Add the graph of a model; if the model cannot be traced, log a warning instead.
-
-        Args:
-            model: A module of torch.
-            inputs: A tensor, or a tuple of them, that the model takes.
-        """
+        """Add the graph of a model; if the model cannot be traced, log a warning instead."""
         try:
             graph = graph_of(model, inputs)
         except Exception as error:
@@ -119,12 +102,7 @@ class RunEvents:
         self._file.add(self._graph)
 
     def rewrite(self, record: Path, start: datetime) -> None:
-        """Replace all files by a new one with the content of the record, after a rewind.
-
-        Args:
-            record: The run's folder.
-            start: When the run started, from which the record counts seconds.
-        """
+        """Replace all files by a new one with the content of the record, after a rewind."""
         self._file.close()
         earlier, path = list(self._folder.glob("*tfevents*")), self._new_path(time.time())
         temporary = self._folder / "rewinding.tmp"
@@ -153,11 +131,7 @@ class RunEvents:
             self.flush()
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same file after its folder was moved.
-
-        Args:
-            folder: The folder of the run's event files now.
-        """
+        """Continue in the same file after its folder was moved."""
         self._folder = folder
         self._file.follow(folder)
 
@@ -166,15 +140,7 @@ class RunEvents:
         self._file.flush()
 
     def end(self, at: datetime, *, completed: bool) -> bool:
-        """Write the end of the run, and close the file.
-
-        Args:
-            at: When the run ended.
-            completed: Whether it completed.
-
-        Returns:
-            Whether the file has all events.
-        """
+        """Write the end of the run, and close the file; return whether it has all events."""
         self._file.add(events.session_end(completed, at.timestamp()))
         return self._file.close()
 
@@ -182,13 +148,7 @@ class RunEvents:
 def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
     """Yield the media of a run in the order of logging.
 
-    Args:
-        folder: The run's folder.
-        start: When the run started, in seconds since 1970.
-
-    Raises:
-        OSError: If a file is missing.
-        RecordError: If a name leads out of the folder.
+    Raises OSError if a file is missing, and RecordError if a name leads out of the folder.
     """
     for row in read_json_lines(folder / MEDIA):
         path = media_path(folder, row["file"])
@@ -212,13 +172,6 @@ def graph_of(model: Any, inputs: Any) -> bytes:
 
     A copy of the model runs forward once, in evaluation mode, without gradients or hooks. The random streams of torch,
     numpy and Python are restored.
-
-    Args:
-        model: A module of torch.
-        inputs: A tensor, or a tuple of them, that the model takes.
-
-    Raises:
-        Exception: If the model cannot be copied or traced.
     """
     import torch
     from tensorboard.compat.proto.graph_pb2 import GraphDef

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 from sacred.observers import RunObserver
 
-from observers.errors import MissingExtraError
-from observers.file.recording import Recording, recording_of
-from observers.file.run_file import Beginning
-from observers.file.sacreds_interface import BeginningObserver
-from observers.record.guarding import guarded
-from observers.record.identity import new_uid
-from observers.record.media_files import MediaEntry
-from observers.record.points.rewinding import Position
+from sacristan.configs.installation import missing_package
+from sacristan.observers.errors import MissingExtraError
+from sacristan.observers.file.recording import Recording, recording_of
+from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.file.sacreds_interface import BeginningObserver
+from sacristan.observers.record.guarding import guarded
+from sacristan.observers.record.identity import new_uid
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.points.rewinding import Position
 
 if TYPE_CHECKING:
-    from observers.tensorboard.run_events import RunEvents
+    from sacristan.observers.tensorboard.run_events import RunEvents
 
 __all__ = ["TensorBoardObserver"]
 
@@ -62,10 +63,7 @@ class TensorBoardObserver(BeginningObserver, RunObserver):
     def __init__(self, logdir: str | Path | None = None, priority: int = 35) -> None:
         for name in _NEEDED:
             if importlib.util.find_spec(name) is None:
-                raise MissingExtraError(
-                    f"TensorBoardObserver needs the package {name!r}, which is not installed; "
-                    "install it with: pip install 'sacristan[tensorboard]'"
-                )
+                raise MissingExtraError(missing_package("TensorBoardObserver needs", name, "tensorboard"))
         self.logdir = None if logdir is None else Path(logdir)
         self.priority = priority
         self.dir: Path | None = None
@@ -83,7 +81,7 @@ class TensorBoardObserver(BeginningObserver, RunObserver):
 
     @guarded
     def _begin(self, beginning: Beginning) -> None:
-        from observers.tensorboard.run_events import RunEvents
+        from sacristan.observers.tensorboard.run_events import RunEvents
 
         self._uid = beginning.meta_info.setdefault("uid", new_uid())
         self._recording = recording_of(self._uid) if self.logdir is None else None

@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from runs.board.rendering import render, run_url
-from runs.board.roots import root
-from runs.board.views import RunsView
-from runs.board.visits import Board
-from runs.errors import FilterError, RunsError, StoreError
-from runs.query.filters import in_order
-from runs.query.names import full_name, short_name, split_names
-from runs.stores.run import Run
-from runs.stores.store import Store
+from sacristan.runs.board.rendering import render, run_url
+from sacristan.runs.board.roots import root
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visits import Board
+from sacristan.runs.errors import FilterError, RunsError, StoreError
+from sacristan.runs.query.filters import in_order
+from sacristan.runs.query.names import full_name, short_name, split_names
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
 
 __all__ = ["ROUTES"]
 
@@ -33,7 +33,7 @@ _MAX_READ, _COUNTED = 1_000, 1_000
 
 @dataclasses.dataclass(frozen=True)
 class _AllView(RunsView):
-    """State of the page; the form of the columns joins their names by commas."""
+    """State of the page; the column form joins their names with commas."""
 
     PATH: ClassVar[str] = "/all"
     LAST_PAGE: ClassVar[int] = _MAX_READ // RunsView.SIZE
@@ -50,7 +50,7 @@ class _Row:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """First runs of one or all stores, the number of all that match, and why stores do not answer."""
+    """The first runs of one or all stores, the number of matching runs, and why stores do not answer."""
 
     rows: Sequence[_Row] = ()
     total: int = 0
@@ -59,7 +59,7 @@ class _Found:
 
 
 async def _all(request: Request) -> Response:
-    """Answer with a page of the runs of all stores; a store that does not answer is named with the reason."""
+    """Answer with a page of the runs of all stores; name each store that does not answer, with the reason."""
     boards: Mapping[str, Board] = request.app.state.boards
     root.set("")
     view = _view_of(request)
@@ -86,7 +86,7 @@ async def _all(request: Request) -> Response:
 
 
 def _together(answers: Sequence[_Found], view: _AllView) -> _Found:
-    """Return the answers of all stores as one, in the order of the view."""
+    """Merge the answers of all stores, in the order of the view."""
     rows = [row for one in answers for row in one.rows]
     return _Found(
         in_order(rows, lambda row: row.key, descending=view.sort.startswith("-")),
@@ -105,7 +105,7 @@ def _view_of(request: Request) -> _AllView:
 
 
 async def _ask(board: Board, view: _AllView, columns: Sequence[str]) -> _Found:
-    """Return the runs of one store that may be on the page, or why it has none."""
+    """Return the runs of one store that may be on the page, or why it returns none."""
     try:
         return await board.pool.ask_within(lambda store: _found_in(store, board, view, columns), _PATIENCE_S)
     except RunsError as error:
@@ -135,7 +135,7 @@ def _value(run: Run, name: str) -> Any:
 
 
 def _key(run: Run, by: str) -> Any:
-    """Return the value that sorts a run among those of other stores; ids are numbers, where they are."""
+    """Return the value that sorts a run among those of other stores; numeric ids sort as numbers."""
     if by == "_id":
         return int(run.id) if run.id.isdecimal() else run.id
     return _value(run, by)

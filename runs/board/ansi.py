@@ -18,10 +18,9 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def to_html(text: str) -> Markup:
-    """Convert terminal output to HTML: spans with classes for its colours, and no other effect of its sequences.
+    """Convert terminal output to HTML: keep its colours as classes of spans, and drop all other control sequences.
 
-    Args:
-        text: The output. A line that was overwritten, as by a progress bar, is shown in its last state.
+    A line that was overwritten, as by a progress bar, appears in its last state.
     """
     text = "\n".join(map(_last_state, text.split("\n")))
     parts: list[Markup] = []
@@ -37,7 +36,7 @@ def to_html(text: str) -> Markup:
 
 
 def _last_state(line: str) -> str:
-    """Return what a terminal would show of a line that a progress bar has written over."""
+    """Return what a terminal would show of a line that a progress bar has overwritten."""
     states = [state for state in line.split("\r") if state]
     return states[-1] if states else ""
 
@@ -51,7 +50,7 @@ def _span(text: str, style: _Style) -> Markup:
 
 
 class _Style:
-    """The colours that hold from here on."""
+    """The colours that apply from here on."""
 
     def __init__(self) -> None:
         self._front = self._back = ""

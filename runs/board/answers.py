@@ -12,7 +12,7 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from runs.query.strict_json import strict
+from sacristan.runs.query.strict_json import strict
 
 __all__ = ["json_response", "look_again_s", "numbers_response", "version_of", "watched"]
 
@@ -20,23 +20,15 @@ _LOOK_S, _SHARE = 2.0, 20
 
 
 def json_response(value: Any, status: int = 200) -> Response:
-    """Return a document as JSON.
-
-    Args:
-        value: The document; numbers that JSON lacks become texts.
-        status: The status of the answer.
-    """
+    """Return a document as JSON. Numbers that JSON lacks become strings."""
     return JSONResponse(strict(value), status)
 
 
 def numbers_response(value: Mapping[str, Any]) -> Response:
-    """Return a document with arrays of numbers, 20 times as fast as JSON on either side.
+    """Return a document with numpy arrays anywhere in it, 20 times as fast as JSON on either side.
 
     The body has the length of the JSON (4 bytes), the JSON, and from the next multiple of 8 on numbers of 64 bits. In
     the JSON, `{"numbers": [first, count]}` stands for an array, whose NaN are gaps; see `fetchNumbers` in plots.js.
-
-    Args:
-        value: The document, with numpy arrays anywhere in it.
     """
     arrays: list[bytes] = []
     places: dict[bytes, list[int]] = {}
@@ -68,11 +60,7 @@ def numbers_response(value: Mapping[str, Any]) -> Response:
 def watched(request: Request, body: str, again_s: float, **more: str) -> Response:
     """Return HTML to a page that watches it, without a body if it has not changed; see `watch` in board.js.
 
-    Args:
-        request: The request; `If-None-Match` names the version that the page has.
-        body: The HTML.
-        again_s: Seconds until the page asks again.
-        more: Further headers, with `_` for `-`.
+    Names of further headers have `_` for `-`. The page asks again after `again_s` seconds.
     """
     tag = f'"{version_of(body)}"'
     headers = {"etag": tag, "x-look-again-s": f"{again_s:.1f}"}
@@ -83,19 +71,13 @@ def watched(request: Request, body: str, again_s: float, **more: str) -> Respons
 
 
 def look_again_s(started: float, least_s: float = _LOOK_S) -> float:
-    """Return the seconds until a page asks again, so that its requests take a twentieth of the time at most.
+    """Return the seconds until a page asks again, so that its requests take at most a twentieth of the time.
 
-    Args:
-        started: When this request began, by `time.perf_counter`.
-        least_s: The shortest pause.
+    `started` is when this request began, by `time.perf_counter`.
     """
     return max(least_s, _SHARE * (time.perf_counter() - started))
 
 
 def version_of(text: str) -> str:
-    """Return a short digest that tells versions of a text apart.
-
-    Args:
-        text: The text.
-    """
+    """Return a short digest that identifies the version of a text."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()

@@ -14,16 +14,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from runs.board import all_stores
-from runs.board.assets import asset, static_url
-from runs.board.policy import Policy
-from runs.board.rendering import render
-from runs.board.roots import root
-from runs.board.routes import ROUTES
-from runs.board.security import Guard
-from runs.board.visits import Board, board_of
-from runs.stores.pool import StorePool
-from runs.stores.store import Store
+from sacristan.runs.board import all_stores
+from sacristan.runs.board.assets import asset, static_url
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.board.rendering import render
+from sacristan.runs.board.roots import root
+from sacristan.runs.board.routes import ROUTES
+from sacristan.runs.board.security import Guard
+from sacristan.runs.board.visits import Board, board_of
+from sacristan.runs.stores.pool import StorePool
+from sacristan.runs.stores.store import Store
 
 __all__ = ["create_app"]
 
@@ -31,11 +31,9 @@ Opener = Callable[[], Store]
 
 
 def create_app(stores: Opener | Mapping[str, Opener], policy: Policy | None = None) -> Starlette:
-    """Return the board over a store, or over several.
+    """Create the ASGI application of the board, over one store or several.
 
-    Args:
-        stores: Opens the store; each thread opens its own. Of several stores, the functions by the store's name.
-        policy: Who may do what.
+    Each thread calls the opener of a store for itself. A mapping gives the openers by the stores' names.
     """
     policy = policy or Policy()
     named: Mapping[str, Opener] = stores if isinstance(stores, Mapping) else {"": stores}

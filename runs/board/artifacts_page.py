@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from runs.board.checkpoint_scores import checkpoint_scores
-from runs.board.content_page import file_response
-from runs.board.previews import size_of
-from runs.board.roots import rooted
-from runs.board.visits import Visit, page
-from runs.errors import RunNotFoundError, RunsError, StoreError
-from runs.stores.content import StoredArtifact
-from runs.stores.run import Run
+from sacristan.runs.board.checkpoint_scores import checkpoint_scores
+from sacristan.runs.board.content_page import file_response
+from sacristan.runs.board.previews import size_of
+from sacristan.runs.board.roots import rooted
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import RunNotFoundError, RunsError, StoreError
+from sacristan.runs.stores.content import StoredArtifact
+from sacristan.runs.stores.run import Run
 
 __all__ = ["ROUTES"]
 

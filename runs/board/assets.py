@@ -1,4 +1,4 @@
-"""Static files: the board's own, and plotly.js from the installed package, with headers for the cache of browsers."""
+"""Static files: the board's own, and plotly.js from the installed package, with cache headers for browsers."""
 
 from __future__ import annotations
 
@@ -40,17 +40,13 @@ _KEPT = {"cache-control": "public, max-age=31536000, immutable"}
 
 
 def plotly_url() -> str:
-    """Return the address of plotly.js, which changes with the installed version."""
+    """Return the URL of plotly.js, which changes with the installed version."""
     status = _plotly_script().stat()
     return f"/static/{_PLOTLY}?v={status.st_size:x}-{status.st_mtime_ns:x}"
 
 
 def static_url(name: str) -> str:
-    """Return the address of a static file, which changes when a file of the board does.
-
-    Args:
-        name: Its name.
-    """
+    """Return the URL of a static file, which changes whenever a file of the board does."""
     return f"/static/{_version()}/{name}"
 
 
@@ -60,11 +56,7 @@ def _version() -> str:
 
 
 async def asset(request: Request) -> Response | None:
-    """Return a static file, compressed if the browser accepts that; None if there is none of that name.
-
-    Args:
-        request: The request, with the `name` of the file in its path.
-    """
+    """Return the static file that the path names, compressed if the browser accepts that; None if it does not exist."""
     name, version = request.path_params["name"], _version()
     if name == _PLOTLY:
         headers = _KEPT if str(request.url).endswith(plotly_url()) else _ASKED_FOR
@@ -93,7 +85,7 @@ def _compressed_scripts(version: str) -> bytes:
 
 
 def joined_scripts() -> str:
-    """Return one script with all modules: each is a function that returns its exports, called when first needed."""
+    """Return one script with all modules; each is a function that returns its exports, called on first use."""
     modules = []
     for name, path in sorted(_FILES.items()):
         if path.suffix != ".js":

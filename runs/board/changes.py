@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from runs.board.answers import json_response, version_of
-from runs.board.visitors import Role
-from runs.board.visits import Visit, page
-from runs.errors import ChangedError, FilterError
-from runs.query.texts import count_text
-from runs.stores.run import Run
+from sacristan.runs.board.answers import json_response, version_of
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import ChangedError, FilterError
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.stores.run import Run
 
 __all__ = ["ROUTES"]
 

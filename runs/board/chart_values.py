@@ -6,12 +6,12 @@ import math
 from datetime import UTC
 from typing import Any
 
-from runs.errors import StoreError
-from runs.query.names import TIMES, full_name
-from runs.query.texts import is_number
-from runs.query.times import time_of
-from runs.stores.run import Run
-from runs.stores.settings import show
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.names import TIMES, full_name
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.query.times import time_of
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import show
 
 __all__ = ["NONE", "is_time", "plain_value", "value_of"]
 
@@ -27,9 +27,7 @@ def is_time(name: str) -> bool:
 def value_of(run: Run, name: str) -> float | str | None:
     """Return a field of a run: a number, a time in milliseconds since 1970, a short text, or None.
 
-    Args:
-        run: The run; a damaged one has no value.
-        name: The field.
+    A damaged run has no value.
     """
     try:
         value = " ".join(run.tags) if name == "tags" else run.id if name == "id" else run.get(name)
@@ -42,11 +40,7 @@ def value_of(run: Run, name: str) -> float | str | None:
 
 
 def plain_value(value: Any) -> float | str | None:
-    """Return a finite number, or the short text of anything else; None for a missing or an infinite value.
-
-    Args:
-        value: A value of a record.
-    """
+    """Return a finite number, or the short text of anything else; None for a missing or an infinite value."""
     if value is None:
         return None
     if not is_number(value):

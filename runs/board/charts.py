@@ -1,4 +1,4 @@
-"""Charts of any runs as panels of the workspace, by their names.
+"""Charts of runs as panels of the workspace, identified by their names.
 
 `scatter(lr, val/loss.min, model.name)` is a kind, and the fields of the runs that it draws.
 """
@@ -9,9 +9,9 @@ import dataclasses
 import re
 from typing import Self
 
-from runs.errors import PlotError
-from runs.query.names import full_name, short_name, split_names
-from runs.query.texts import count_text
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.names import full_name, short_name, split_names
+from sacristan.runs.query.texts import count_text
 
 __all__ = ["Chart", "is_chart"]
 
@@ -41,13 +41,9 @@ class Chart:
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """Parse a panel; None if it is one of curves.
+        """Parse a panel such as `histogram(val/loss.min)`; return None for a panel of curves.
 
-        Args:
-            text: Such as `histogram(val/loss.min)`; unusual names are between backticks.
-
-        Raises:
-            PlotError: If it has too few or too many fields.
+        Unusual names are between backticks. The wrong number of fields raises PlotError.
         """
         match = _CHART.fullmatch(text)
         if match is None:
@@ -64,9 +60,5 @@ class Chart:
 
 
 def is_chart(text: str) -> bool:
-    """Tell whether a panel is a chart of runs.
-
-    Args:
-        text: The panel, of which an invalid chart is one, too.
-    """
+    """Tell whether a panel is a chart of runs, even an invalid one."""
     return _CHART.fullmatch(text) is not None

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from runs.comparison.direction import better_text, monitored_direction
-from runs.errors import StoreError
-from runs.query.texts import is_number
-from runs.stores.run import Run
+from sacristan.runs.comparison.direction import better_text, monitored_direction
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.stores.run import Run
 
 __all__ = ["CheckpointScore", "checkpoint_scores"]
 
-# The names that `ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another run's.
+# The names that `sacristan.ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another
+# run's.
 _NAME = re.compile(r"checkpoints/(?:best\.pt|last\.pt|best-(?P<epoch>\d+)\.pt|step-(?P<step>\d+)\.pt)")
 
 
@@ -25,11 +26,11 @@ class CheckpointScore:
     """Origin and quality of the weights of a checkpoint.
 
     Attributes:
-        metric: The metric that the training monitored; empty where the record does not tell.
-        better: Which way the training took it to be better, in words.
-        value: Its value; None where there is none of just these weights.
-        step: Optimizer steps before the checkpoint; None where the record does not tell.
-        epoch: Epochs before it, with their fraction; None where the record does not tell.
+        metric: The metric that the training monitored; empty if the record does not have it.
+        better: The better direction, in words.
+        value: Its value for exactly these weights; None if there is none.
+        step: Optimizer steps before the checkpoint; None if the record does not have it.
+        epoch: Epochs before it, with their fraction; None if the record does not have it.
     """
 
     metric: str = ""
@@ -40,16 +41,10 @@ class CheckpointScore:
 
 
 def checkpoint_scores(run: Run, names: Iterable[str]) -> Iterator[CheckpointScore]:
-    """Yield the score of each checkpoint; an empty one of those that the training loop did not name.
+    """Yield the score of each checkpoint; an empty one if the training loop did not name the checkpoint.
 
-    The best one has the best value, the last one the last; those of a step or an epoch the value of a validation there.
-
-    Args:
-        run: The run.
-        names: Checkpoints, as `Run.checkpoints` names them.
-
-    Raises:
-        StoreError: If the summary of the run cannot be read.
+    The best checkpoint has the best value, the last one the last value; a checkpoint of a step or an epoch has the
+    value of a validation there.
     """
     metric = run.get("config.training.monitor")
     metric = metric if isinstance(metric, str) and metric in run.summary else ""
@@ -72,7 +67,7 @@ def _score(points: _Validations, name: str, direction: str) -> CheckpointScore:
 
 
 class _Validations:
-    """Values of the monitored metric; points are read when one of them is asked for."""
+    """Values of the monitored metric; points are read on first use."""
 
     def __init__(self, run: Run, metric: str) -> None:
         self._run, self._metric = run, metric

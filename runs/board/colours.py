@@ -6,8 +6,8 @@ import hashlib
 import math
 from collections.abc import Iterable
 
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
 
 __all__ = ["colour_of", "colours_of"]
 
@@ -16,22 +16,14 @@ _LIGHTNESS, _CHROMA = (0.5, 0.66), (0.11, 0.17)
 
 
 def colours_of(runs: Iterable[Run]) -> dict[str, str]:
-    """Return the colours of runs by id; they depend on the uid alone, so that all stores and pages agree.
-
-    Args:
-        runs: The runs.
-    """
+    """Return the colours of runs by id; they depend on the uid alone, so all stores and pages agree."""
     runs = list(runs)
     prefetch(runs, ["uid"])
     return {run.id: colour_of(run.uid or run.id) for run in runs}
 
 
 def colour_of(key: str) -> str:
-    """Return the colour that belongs to a text, as `#rrggbb`: any hue, neither light nor dark nor grey.
-
-    Args:
-        key: A run's uid, or a group's label.
-    """
+    """Return the colour for a run's uid or a group's label as `#rrggbb`: any hue, neither light nor dark nor grey."""
     digest = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=12).digest()
     hue, lightness, chroma = (int.from_bytes(digest[at : at + 4], "little") / 2**32 for at in (0, 4, 8))
     size = _between(_CHROMA, chroma)

@@ -8,17 +8,17 @@ from typing import Any
 
 from starlette.responses import RedirectResponse, Response
 
-from runs.board.colours import colours_of
-from runs.board.side_by_side import changed_sources, side_by_side
-from runs.board.views import TABS, CompareView, RunsView
-from runs.board.visits import Visit, page
-from runs.comparison.comparing import compare
-from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
-from runs.errors import FilterError, RunsError, StoreAwayError, StoreError
-from runs.query.flattening import shallowest
-from runs.query.texts import is_number
-from runs.stores.run import Run
-from runs.stores.settings import differing, fingerprint, plain_config, run_labels, show
+from sacristan.runs.board.colours import colours_of
+from sacristan.runs.board.side_by_side import changed_sources, side_by_side
+from sacristan.runs.board.views import TABS, CompareView, RunsView
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.comparing import compare
+from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
+from sacristan.runs.query.flattening import shallowest
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing, fingerprint, plain_config, run_labels, show
 
 __all__ = ["ROUTES", "chosen_runs"]
 
@@ -35,12 +35,7 @@ _READ_BY = {"config": ("config",), "statistics": ("status", "config", "summary")
 
 
 def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
-    """Return the runs of a view, in the order in which they were named.
-
-    Raises:
-        FilterError: If there are too many, or a condition is invalid.
-        StoreError: If a run is not there.
-    """
+    """Return the runs of a view, in the order in which they were named; too many raise FilterError."""
     if len(view.run) > _MAX_RUNS:
         raise FilterError(f"got {len(view.run)} runs, expected {_MAX_RUNS} at most; choose fewer")
     if view.run:
@@ -80,7 +75,7 @@ def _compare(visit: Visit) -> Response:
 
 
 def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the entries of the configs, a column for each run, those that differ marked."""
+    """Return the entries of the configs with a column for each run; those that differ are marked."""
     shown = runs[:_MAX_COLUMNS]
     configs = [shallowest(plain_config(run), _MAX_COMPARED) for run in shown]
     every = sorted({name for config in configs for name in config})
@@ -92,7 +87,7 @@ def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, A
 
 
 def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tuple[str | None, bool]:
-    """Return an entry, None if there is none, and whether it differs from that of the first run."""
+    """Return an entry, None if it is missing, and whether it differs from that of the first run."""
     if name not in config:
         return None, name in first and len(config) < _MAX_COMPARED
     return show(config[name]), name not in first or fingerprint(config[name]) != fingerprint(first[name])
@@ -102,7 +97,7 @@ def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tup
 
 
 def _sources(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the sources that differ between two of the runs, and one of them side by side."""
+    """Return the sources that differ between two of the runs, and a side-by-side diff of one."""
     by_id = {run.id: run for run in runs}
     first = by_id.get(view.first, runs[0])
     second = by_id.get(view.second) or next((run for run in runs if run is not first), first)
@@ -126,7 +121,7 @@ def _sources(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, 
 
 
 def _origins(first: Run, second: Run) -> list[tuple[str, object, object]]:
-    """Return what differs between two runs in packages and git state: name, and both values."""
+    """Return the packages and git state that differ between two runs: name and both values."""
     found: list[tuple[str, object, object]] = []
     for part in ("git", "packages"):
         old, new = (_mapping(run.provenance.get(part)) for run in (first, second))
@@ -144,7 +139,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what the runs logged beside numbers: of each series, what each run has of it."""
+    """Return the media that the runs logged: for each series, the entries of each run."""
     found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
     for run in runs[:_MAX_COLUMNS]:
         for number, medium in enumerate(run.media):
@@ -163,7 +158,7 @@ def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, An
 
 
 def _step(step: Any) -> float:
-    """Return a step as a number; of anything else, which a foreign record may hold, 0."""
+    """Return a step as a number; 0 for anything else, which a foreign record may contain."""
     return step if is_number(step) and math.isfinite(step) else 0
 
 
@@ -171,7 +166,7 @@ def _step(step: Any) -> float:
 
 
 def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return what `runs compare` says; without fields to compare by, what there is to choose from."""
+    """Return the output of `sacristan compare`; without fields to compare by, the available choices."""
     names = sorted({f"{name}.{one}" for run in runs[:50] for name in run.summary for one in ("last", "min", "max")})
     choices = {"fields": ["result", "duration", *(name for name in names if not name.startswith("system/"))]}
     if not view.by or not view.field:

@@ -1,4 +1,4 @@
-"""Files of runs, as bytes: shown where that is safe, else downloaded."""
+"""Files of runs as bytes: shown where that is safe, otherwise downloaded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from urllib.parse import quote
 
 from starlette.responses import Response, StreamingResponse
 
-from runs.board.security import sandboxed
-from runs.board.visits import Visit, page
-from runs.errors import RunNotFoundError
-from runs.stores.content import Content, Medium
-from runs.stores.run import Run
+from sacristan.runs.board.security import sandboxed
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import RunNotFoundError
+from sacristan.runs.stores.content import Content, Medium
+from sacristan.runs.stores.run import Run
 
 __all__ = ["FRAMED", "KINDS", "ROUTES", "SHOWN", "file_response", "kind_of", "medium_at"]
 
@@ -36,9 +36,7 @@ SHOWN = FRAMED | {
 def kind_of(name: str, declared: str | None = None) -> str:
     """Return the MIME type that a file is served as; `application/octet-stream` for kinds that browsers must not show.
 
-    Args:
-        name: Name of the file.
-        declared: The MIME type in its record, which counts more than the name.
+    The MIME type in the record takes precedence over the name.
     """
     found = (declared or mimetypes.guess_type(name)[0] or "").partition(";")[0].strip().lower()
     return found if found in SHOWN else "application/octet-stream"
@@ -55,16 +53,7 @@ def _content(visit: Visit) -> Response:
 
 
 def file_response(visit: Visit, content: Content, declared: str | None = None) -> Response:
-    """Return a file as a sandboxed answer, or the range of it that a media player asks for.
-
-    Args:
-        visit: The visit; it may ask for a download instead of a view.
-        content: The file.
-        declared: The MIME type in its record.
-
-    Raises:
-        StoreError: If it cannot be read.
-    """
+    """Return a file as a sandboxed response, or the range of it that a media player requests."""
     stream = content.open()
     mime = kind_of(content.name, declared)
     # Of what is packed on its way, a range would be another one. Sounds and videos are asked for as they are.
@@ -96,7 +85,7 @@ def _of_run(run: Run, kind: str, name: str) -> Content:
 
 
 def _of_medium(run: Run, number: str, image: str) -> tuple[Content, str | None]:
-    """Return the file of the medium of that number, or an image in a table of it, and its MIME type."""
+    """Return the file of the medium with this number, or an image in its table, and the MIME type."""
     medium = medium_at(run, number)
     if not image:
         return medium.content, str(medium.content_type)
@@ -106,15 +95,7 @@ def _of_medium(run: Run, number: str, image: str) -> tuple[Content, str | None]:
 
 
 def medium_at(run: Run, number: str) -> Medium:
-    """Return a medium by its number.
-
-    Args:
-        run: The run.
-        number: The number as a text, from 0 in the order of logging.
-
-    Raises:
-        RunNotFoundError: If there is none.
-    """
+    """Return a medium by its number, a text, counted from 0 in the order of logging."""
     media = run.media
     if not number.isascii() or not number.isdecimal() or len(number) > 9 or int(number) >= len(media):
         raise RunNotFoundError(f"run {run.id} has {len(media)} media, and none of number {number!r}")
@@ -128,7 +109,7 @@ def _pieces(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _part(stream: BinaryIO, part: re.Match[str], mime: str) -> Response:
-    """Return a part of a file as an answer."""
+    """Return a part of a file as a response."""
     size = stream.seek(0, os.SEEK_END) or stream.tell()
     first, last = (int(text) if text else None for text in part.groups())
     if first is None:

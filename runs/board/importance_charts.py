@@ -1,4 +1,4 @@
-"""Importances of settings for a result, over any runs; see `runs.board.charts`."""
+"""Importances of settings for a result, over any runs; see `sacristan.runs.board.charts`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runs.board.chart_values import NONE, value_of
-from runs.board.charts import Chart
-from runs.errors import PlotError
-from runs.query.texts import count_text, is_number, list_text
-from runs.stores.run import Run
-from runs.stores.settings import telling_settings
-from runs.sweeps.views.importances import MOST_RUNS, importances_over
+from sacristan.runs.board.chart_values import NONE, value_of
+from sacristan.runs.board.charts import Chart
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.texts import count_text, is_number, list_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import telling_settings
+from sacristan.runs.sweeps.views.importances import MOST_RUNS, importances_over
 
 __all__ = ["importances_of"]
 
@@ -28,15 +28,10 @@ _CAUTION = (
 
 
 def importances_of(chart: Chart, runs: Sequence[Run], notes: Sequence[str]) -> dict[str, Any]:
-    """Return the importances of settings for a result, with the cautions that belong to them.
+    """Return the importances of settings for a result, and the cautions that apply to them.
 
-    Args:
-        chart: The chart: the result, and the settings; without settings, those in which the runs differ.
-        runs: The runs.
-        notes: What is left out already.
-
-    Raises:
-        PlotError: If the runs are too few, or do not differ.
+    A chart without settings uses those in which the runs differ. Raises PlotError if the runs are too few, or do not
+    differ.
     """
     result, *named = chart.fields
     values = {run: value_of(run, result) for run in runs}
@@ -71,7 +66,7 @@ def _column(runs: Mapping[Run, Any], name: str) -> tuple[float | str, ...]:
 
 
 def _tells(column: Sequence[float | str]) -> bool:
-    """Tell whether a setting can be estimated: it varies, and its names are not as many as the runs."""
+    """Tell whether a setting can be estimated: it varies, and has at most half as many names as there are runs."""
     num_values = len(set(column))
     if any(isinstance(value, str) for value in column):
         return 1 < num_values <= len(column) / 2
@@ -82,5 +77,5 @@ def _tells(column: Sequence[float | str]) -> bool:
 def _estimated(
     names: tuple[str, ...], columns: tuple[tuple[float | str, ...], ...], results: tuple[float, ...]
 ) -> dict[str, dict[str, float]]:
-    """Estimate once what pages that follow their runs ask for again and again."""
+    """Estimate importances; cached, because pages that follow their runs ask again and again."""
     return importances_over(dict(zip(names, columns, strict=True)), results)

@@ -1,13 +1,13 @@
-"""Labels of runs and the settings that tell them apart, computed once for all pages and panels of the same runs."""
+"""Labels of runs and the settings that distinguish them, computed once for all pages and panels of the same runs."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
 
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
-from runs.stores.settings import run_labels, telling_settings
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import run_labels, telling_settings
 
 __all__ = ["RunLabels"]
 
@@ -15,10 +15,10 @@ _MAX_KNOWN, _PATIENCE_S = 32, 1.0
 
 
 class RunLabels:
-    """Remembers what tells the sets of runs apart that pages asked for last.
+    """Caches the settings that distinguish the sets of runs that pages requested last.
 
-    It depends on the configs of all runs of a page, which take half of the time of a page or panel to read and compare.
-    A config that is there never changes, so runs of the same names keep their labels.
+    Reading and comparing the configs of all runs takes half of the time of a page or panel. A recorded config never
+    changes, so runs of the same names keep their labels.
     """
 
     def __init__(self) -> None:
@@ -26,25 +26,11 @@ class RunLabels:
         self._lock = threading.Lock()
 
     def of(self, runs: Sequence[Run]) -> dict[Run, str]:
-        """Return a label for every run; see `runs.stores.settings.run_labels`.
-
-        Args:
-            runs: The runs, each once.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return a label for every run, each given once; see `sacristan.runs.stores.settings.run_labels`."""
         return dict(zip(runs, self._remembered(runs, _labels), strict=True))
 
     def telling(self, runs: Sequence[Run]) -> list[str]:
-        """Return the settings to show in a list of runs; see `runs.stores.settings.telling_settings`.
-
-        Args:
-            runs: The runs.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return the settings to show in a list of runs; see `sacristan.runs.stores.settings.telling_settings`."""
         return self._remembered(runs, telling_settings)
 
     def _remembered(self, runs: Sequence[Run], compute: Callable[[Sequence[Run]], list[str]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The lineage of a run as a drawing: runs that it comes from or led to, and artifacts that it made or used."""
+"""The lineage of a run as a drawing: its ancestors and descendants, and the artifacts that it made or used."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from runs.board.colours import colour_of
-from runs.board.rendering import run_url, short_text
-from runs.board.roots import rooted
-from runs.comparison.joining import Ancestry
-from runs.query.filters import Question
-from runs.query.flattening import mappings_in
-from runs.stores.run import Run
-from runs.stores.settings import title_of
-from runs.stores.store import Store
+from sacristan.runs.board.colours import colour_of
+from sacristan.runs.board.rendering import run_url
+from sacristan.runs.board.roots import rooted
+from sacristan.runs.comparison.joining import Ancestry
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.flattening import mappings_in
+from sacristan.runs.query.texts import short_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import title_of
+from sacristan.runs.stores.store import Store
 
 __all__ = ["Edge", "Lineage", "Node", "lineage_of"]
 
@@ -33,13 +34,9 @@ class Node:
     """A run or a version of an artifact.
 
     Attributes:
-        label: Its name.
-        url: URL of its page.
         run: The run; None for an artifact.
         colour: The run's colour; empty for an artifact.
         state: The status of an earlier session of the run; by default that of the run.
-        rank: Number of its column.
-        row: Number of its row.
     """
 
     label: str
@@ -52,7 +49,7 @@ class Node:
 
     @property
     def short(self) -> str:
-        """The label as far as a node has room for it."""
+        """The label, shortened to fit into a node."""
         return short_text(self.label, _MAX_LABEL)
 
     @property
@@ -68,7 +65,7 @@ class Node:
 
 @dataclasses.dataclass(frozen=True)
 class Edge:
-    """A step of the lineage: `second` resumes, forks or reproduces `first`, was made by it, or used it."""
+    """A relation: `second` resumes, forks or reproduces `first`, was made by it, or used it."""
 
     first: Node
     second: Node
@@ -90,7 +87,7 @@ class Lineage:
     Attributes:
         nodes: The nodes by key, the run itself first.
         edges: The edges.
-        is_cut: Whether there are more than the nodes.
+        is_cut: Whether the lineage has more nodes than these.
     """
 
     nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
@@ -124,7 +121,7 @@ class Lineage:
             self.edges.append(edge)
 
     def lay_out(self) -> None:
-        """Place each node right of the nodes that lead to it; a cycle, which a foreign record may have, ends."""
+        """Place each node to the right of its predecessors; cycles, which a foreign record may have, are broken."""
         for _ in range(_MAX_GENERATIONS):
             for edge in self.edges:
                 edge.second.rank = max(edge.second.rank, min(edge.first.rank + 1, _MAX_GENERATIONS))
@@ -143,13 +140,6 @@ def lineage_of(store: Store, run: Run) -> Lineage:
 
     Beside the run's own record, it reads rows of the index or projected documents, by one query a generation and
     artifact.
-
-    Args:
-        store: The store of the run.
-        run: The run.
-
-    Raises:
-        StoreError: If the store cannot be read.
     """
     search = _Search(store, run.listed())
     search.add_sessions()
@@ -170,12 +160,12 @@ class _Search:
         self.found.add_run(run)
 
     def _join(self, first: Run, second: Run) -> None:
-        """Join two runs of the lineage: a fork starts from a state of its parent, a reproduction where that started."""
+        """Join two runs: a fork starts from a state of its parent, a reproduction from where the other run started."""
         is_fork = second.get(_START) not in (None, first.get(_START))
         self.found.join(_key(first), self._first(second), "fork" if is_fork else "reproduction")
 
     def _first(self, run: Run) -> str:
-        """Return the node that a run begins with: its first session, if that is drawn."""
+        """Return the node that a run begins with: its first session if that is drawn."""
         first = _session_key(run, 0)
         return first if first in self.found.nodes else _key(run)
 

@@ -16,10 +16,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Receive, Scope
 
-from runs.board.policy import Policy
-from runs.board.tokens import NamedToken
-from runs.board.visitors import Role, Visitor, user_of_board
-from runs.errors import ServerError, StoreError
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.board.tokens import NamedToken
+from sacristan.runs.board.visitors import Role, Visitor, user_of_board
+from sacristan.runs.errors import ServerError, StoreError
 
 __all__ = ["LOGIN", "MAX_BODY", "Login", "read_body"]
 
@@ -33,14 +33,7 @@ _NO_PROXY = "Open the board through its proxy."
 
 
 async def read_body(request: Request) -> dict[str, list[str]]:
-    """Read the fields of a form.
-
-    Args:
-        request: A request with an URL-encoded body.
-
-    Raises:
-        StoreError: If it is longer than `MAX_BODY`, or ends before all of it came.
-    """
+    """Read the fields of a URL-encoded form; StoreError if it is longer than `MAX_BODY` or incomplete."""
     body = b""
     try:
         async for piece in request.stream():
@@ -61,25 +54,16 @@ class _Pass:
 
 
 class Login:
-    """Finds out who sends a request, and lets visitors log in.
-
-    Args:
-        policy: Permissions of the board.
-    """
+    """Finds out who sends a request, and lets visitors log in."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._problem = ""
 
     async def answer(self, scope: Scope, receive: Receive) -> Response | Visitor:
-        """Return the visitor of a request, or the answer to one who has to log in.
+        """Return the visitor of a request, or the response for one who has to log in.
 
-        Args:
-            scope: The request.
-            receive: Where its body comes from.
-
-        Raises:
-            StoreError: If the request is malformed.
+        A malformed request raises StoreError.
         """
         headers, path = Headers(scope=scope), scope["path"]
         visitor = self._visitor_of_proxy(scope, headers)
@@ -94,7 +78,7 @@ class Login:
         return self._of_link(scope) or self._visitor_of_cookie(headers) or self._for_stranger(scope, headers)
 
     def _of_link(self, scope: Scope) -> Response | None:
-        """Return the answer to an address with a token in it; None for others."""
+        """Return the response to a URL with a token in it; None for others."""
         given = parse_qsl(scope["query_string"].decode("latin-1"))
         secret = dict(given).get("token")
         if secret is None:
@@ -133,7 +117,7 @@ class Login:
     # ------------------------------------------------------------------ tokens
 
     def _named_tokens(self) -> list[NamedToken]:
-        """Return the tokens that count now; none if their file is damaged, which the terminal says once."""
+        """Return the valid tokens; none if their file is damaged, which is printed to the terminal once."""
         problem, tokens = "", list[NamedToken]()
         try:
             tokens = self._policy.tokens.tokens() if self._policy.tokens else []
@@ -145,7 +129,7 @@ class Login:
         return tokens
 
     def _pass_of(self, secret: str) -> _Pass | None:
-        """Return what a secret entitles to; all tokens are compared, so the time does not tell which one is near."""
+        """Return the pass for a secret; it is compared with all tokens, so the time does not reveal a near match."""
         found = None
         if len(secret) > _MAX_SECRET:  # each comparison would read all of it
             return None
@@ -202,7 +186,7 @@ _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Log in ·
 
 
 def _utf8(text: str) -> str:
-    """Return a header, which Starlette reads as Latin-1, as the UTF-8 that proxies send; unchanged if it is none."""
+    """Return a header, which Starlette reads as Latin-1, as the UTF-8 that proxies send; unchanged if that fails."""
     try:
         return text.encode("latin-1").decode()
     except UnicodeDecodeError:
@@ -210,7 +194,7 @@ def _utf8(text: str) -> str:
 
 
 def _is_same(client: str, address: str) -> bool:
-    """Compare IP addresses; an IPv4 client of a server that listens on `::` comes as `::ffff:10.0.0.5`."""
+    """Compare IP addresses; an IPv4 client of a server that listens on `::` appears as `::ffff:10.0.0.5`."""
     try:
         ips = [ipaddress.ip_address(text) for text in (client, address)]
     except ValueError:
@@ -224,7 +208,7 @@ def _is_equal(given: str, wanted: str) -> bool:
 
 
 def _local_path(text: str) -> str:
-    """Return a path of this server; of what leads elsewhere, the first page."""
+    """Return a path of this server; the first page if it leads elsewhere."""
     return text if text.startswith("/") and text[1:2] not in ("/", "\\") and text.isprintable() else "/"
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from observers.media.ply import read_header, read_points
-from runs.board.content_page import FRAMED, kind_of, medium_at
-from runs.board.medium_tables import TableView, table_page
-from runs.board.previews import read_text
-from runs.board.rendering import content_url, short_text
-from runs.board.visits import Visit, page
-from runs.errors import StoreError
-from runs.query.texts import is_number
-from runs.stores.content import Content, Medium
-from runs.stores.run import Run
+from sacristan.observers.media.ply import read_header, read_points
+from sacristan.runs.board.content_page import FRAMED, kind_of, medium_at
+from sacristan.runs.board.medium_tables import TableView, table_page
+from sacristan.runs.board.previews import read_text
+from sacristan.runs.board.rendering import content_url
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.texts import is_number, short_text
+from sacristan.runs.stores.content import Content, Medium
+from sacristan.runs.stores.run import Run
 
 __all__ = ["ROUTES", "series_of_media"]
 
@@ -31,13 +31,9 @@ _FARTHEST = 1e30
 
 
 def series_of_media(media: Sequence[Medium]) -> list[dict[str, Any]]:
-    """Group media into series.
+    """Group media, in the order of logging, into series.
 
-    Args:
-        media: All media of a run, in the order of logging.
-
-    Returns:
-        Name and kind of each series, its newest entries (number and step), and the `count` of all of them.
+    Each series has its name, its kind, its newest entries (number and step) and the `count` of all entries.
     """
     found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for number, medium in enumerate(media):
@@ -63,7 +59,7 @@ def _medium(visit: Visit) -> Response:
 
 
 def _shown(visit: Visit, run: Run, medium: Medium, number: str) -> dict[str, Any]:
-    """Return how a medium is shown, and what of it."""
+    """Return how a medium is shown, and its content."""
     mime = kind_of(str(medium.content.name), str(medium.content_type))
     if medium.kind == "histogram":
         return {"how": "histogram", **_histogram(_document(medium))}
@@ -82,7 +78,7 @@ def _shown(visit: Visit, run: Run, medium: Medium, number: str) -> dict[str, Any
 
 
 def _document(medium: Medium) -> Any:
-    """Return what a table or a histogram holds, if it is not too large for a page."""
+    """Return the content of a table or a histogram, unless it is too large for a page."""
     with medium.content.open() as stream:
         if len(stream.read(_MAX_DOCUMENT + 1)) > _MAX_DOCUMENT:
             raise StoreError(f"{medium.name!r} is larger than {_MAX_DOCUMENT} bytes; download it")
@@ -90,7 +86,7 @@ def _document(medium: Medium) -> Any:
 
 
 def _histogram(document: Any) -> dict[str, Any]:
-    """Return bars of a histogram in a box of 100 by 100, and its numbers."""
+    """Return the bars of a histogram in a box of 100 by 100, and its numbers."""
     document = document if isinstance(document, dict) else {}
     edges, counts = document.get("edges") or [0], document.get("counts") or []
     are_lists = isinstance(edges, list) and isinstance(counts, list)
@@ -115,7 +111,7 @@ def _histogram(document: Any) -> dict[str, Any]:
 
 
 def _cloud(medium: Medium) -> dict[str, Any]:
-    """Return how many points there are, whether they have colours, and every which of them is drawn."""
+    """Return the number of points, whether they have colours, and the stride between drawn points."""
     try:
         with medium.content.open() as stream:
             header = read_header(stream)
@@ -128,7 +124,7 @@ def _cloud(medium: Medium) -> dict[str, Any]:
 
 
 def _points(visit: Visit) -> Response:
-    """Answer with the points that are drawn: all x, all y and all z as 32-bit floats, then the colours of each."""
+    """Answer with the drawn points: all x, all y and all z as 32-bit floats, then the colours of each."""
     medium = medium_at(visit.store.get(visit.asked("run")), visit.asked("number"))
     stride = _cloud(medium)["stride"]
     try:

@@ -1,4 +1,4 @@
-"""Tables that a run logged: searched, grouped, sorted and cut into pages by the server."""
+"""Tables that a run logged; the server searches, groups, sorts and paginates them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runs.errors import StoreError
-from runs.query.texts import is_number
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.texts import is_number
 
 __all__ = ["TablePage", "TableView", "table_page"]
 
@@ -46,12 +46,10 @@ class TablePage:
     """A page of a table.
 
     Attributes:
-        columns: Names of its columns.
         rows: Its cells as recorded.
         all_columns: Names of the columns of the whole table.
         num_found: Number of rows, or of groups, on all pages.
         num_rows: Number of rows of the table.
-        page: Number of the page, from 1.
         num_pages: Number of pages, at least 1.
     """
 
@@ -67,12 +65,7 @@ class TablePage:
 def table_page(document: Any, view: TableView) -> TablePage:
     """Return the page of a table that a view shows.
 
-    Args:
-        document: The table as recorded.
-        view: The view. Columns that the table lacks change nothing.
-
-    Raises:
-        StoreError: If the document is no table.
+    Columns that the table lacks are ignored. A document that is not a table raises StoreError.
     """
     rows = document.get("rows") if isinstance(document, dict) else None
     names = document.get("columns") if isinstance(document, dict) else None
@@ -93,11 +86,7 @@ def table_page(document: Any, view: TableView) -> TablePage:
 
 
 def number_of(cell: Any) -> float | None:
-    """Return a cell as a number; None for anything else and for NaN.
-
-    Args:
-        cell: The cell as recorded.
-    """
+    """Return a cell as a number; None for anything else and for NaN."""
     try:
         value = float(cell["$number"]) if isinstance(cell, Mapping) and "$number" in cell else cell
         return float(value) if is_number(value) and not math.isnan(value) else None
@@ -106,11 +95,7 @@ def number_of(cell: Any) -> float | None:
 
 
 def text_of(cell: Any) -> str:
-    """Return a cell as the text that searches look at.
-
-    Args:
-        cell: The cell as recorded; an image has no text.
-    """
+    """Return a cell as the text that searches match; an image has no text."""
     if isinstance(cell, Mapping):
         return str(cell.get("$number", ""))
     return "" if cell is None else str(cell)
@@ -138,7 +123,7 @@ def _has_words(row: Row, words: Sequence[str]) -> bool:
 
 
 def _condition(name: str, text: str) -> Callable[[Any], bool]:
-    """Return the test of a cell: as a number if the text is one, else as a text."""
+    """Return the test of a cell: numeric if the text is a number, otherwise textual."""
     compare = _OPERATORS[name]
     try:
         number = float(text)
@@ -153,7 +138,7 @@ def _condition(name: str, text: str) -> Callable[[Any], bool]:
 
 
 def _sorted(rows: Sequence[Row], place: int, *, is_down: bool) -> list[Row]:
-    """Return rows by a column: numbers, then texts, in either order; at last the rows without."""
+    """Sort rows by a column: numbers before texts in either order, rows without a value last."""
 
     def cell(row: Row) -> Any:
         return row[place] if place < len(row) else None

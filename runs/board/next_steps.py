@@ -1,14 +1,14 @@
-"""Ways on from a run: commands as they are typed, and the last good run before a failed one."""
+"""Next steps for a run: commands to type, and the last good run before a failed one."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
 
-from runs.board.views import CompareView
-from runs.comparison.last_good import last_good
-from runs.query.flattening import list_of
-from runs.stores.run import Run
+from sacristan.runs.board.views import CompareView
+from sacristan.runs.comparison.last_good import last_good
+from sacristan.runs.query.flattening import list_of
+from sacristan.runs.stores.run import Run
 
 __all__ = ["best_checkpoint", "checkpoint_commands", "commands", "last_good_of"]
 
@@ -18,19 +18,11 @@ _BEST = ("checkpoints/best.pt", "checkpoints/last.pt")
 
 
 def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
-    """Yield what to do with a run, and the command that does it.
-
-    Args:
-        where: The store, as `runs --store` takes it.
-        run: The run.
-
-    Raises:
-        StoreError: If the record cannot be read.
-    """
+    """Yield what to do with a run, and the command that does it; `where` is the store as `--store` takes it."""
     words = list_of(run.get("command_line"))
     if words:
         yield "run it again", _there(run) + shlex.join(["python", *map(str, words)])
-    store = ["python", "-m", "runs", "--store", where]
+    store = ["sacristan", "--store", where]
     yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
     if run.status in _ENDED_BADLY:
         yield "resume it in its record", shlex.join([*store, "resume", run.id])
@@ -42,11 +34,7 @@ def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
 def checkpoint_commands(run: Run) -> Iterator[tuple[str, str]]:
     """Yield the commands that evaluate the run's best checkpoint, predict with it, and export it.
 
-    Args:
-        run: The run; none are yielded for one whose folder is not on this machine, or that keeps no checkpoint.
-
-    Raises:
-        StoreError: If the record cannot be read.
+    None are yielded if the run's folder is on another machine, or the run keeps no checkpoint.
     """
     name = best_checkpoint(run)
     words, recorded = list_of(run.get("command_line")), run.original() if name else None
@@ -60,14 +48,7 @@ def checkpoint_commands(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def best_checkpoint(run: Run) -> str | None:
-    """Return the name of the run's checkpoint with the best weights, or the last ones; None if it keeps neither.
-
-    Args:
-        run: The run.
-
-    Raises:
-        StoreError: If the record cannot be read.
-    """
+    """Return the name of the run's best checkpoint, or of the last one; None if the run keeps neither."""
     return next((name for name in _BEST if name in run.checkpoints), None)
 
 
@@ -77,14 +58,7 @@ def _there(run: Run) -> str:
 
 
 def last_good_of(run: Run) -> tuple[Run, list[str], str] | None:
-    """Return the last good run before a failed one, the settings in which they differ, and the page that compares them.
-
-    Args:
-        run: The run.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Return the last good run before a failed one, the settings that differ, and the page that compares them."""
     found = last_good(run) if run.status in _ENDED_BADLY else None
     if found is None:
         return None

@@ -9,20 +9,20 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from runs.board.answers import look_again_s, numbers_response
-from runs.board.charts import Chart, is_chart
-from runs.board.colours import colour_of, colours_of
-from runs.board.points_page import MAX_POINTS, Table, between, check_number, file_response
-from runs.board.run_charts import chart_document
-from runs.board.views import RunsView
-from runs.board.visits import Visit, page
-from runs.comparison.expressions import Quantity
-from runs.comparison.kept_curves import KeptCurves
-from runs.comparison.panels import make_panel
-from runs.drawing.curve import Curve, Panel
-from runs.errors import FilterError, PlotError
-from runs.query.names import split_names
-from runs.stores.run import Run
+from sacristan.runs.board.answers import look_again_s, numbers_response
+from sacristan.runs.board.charts import Chart, is_chart
+from sacristan.runs.board.colours import colour_of, colours_of
+from sacristan.runs.board.points_page import MAX_POINTS, Table, between, check_number, csv_response
+from sacristan.runs.board.run_charts import chart_document
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.expressions import Quantity
+from sacristan.runs.comparison.kept_curves import KeptCurves
+from sacristan.runs.comparison.panels import make_panel
+from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.errors import FilterError, PlotError
+from sacristan.runs.query.names import split_names
+from sacristan.runs.stores.run import Run
 
 __all__ = ["MAX_DRAWN", "PINNED", "ROUTES", "Section", "first_panels", "panels_url", "sections_of"]
 
@@ -45,14 +45,9 @@ Section = tuple[str, list[str]]
 
 
 def sections_of(runs: Sequence[Run], pinned: Sequence[str]) -> list[Section]:
-    """Return the panels of runs in sections: pinned ones, then a panel for each metric, by the first part of its name.
+    """Return the panels of runs in sections: pinned ones, then one for each metric, by the first part of its name.
 
-    Args:
-        runs: The runs; those that panels draw are asked.
-        pinned: The pinned panels.
-
-    Returns:
-        The sections with their panels, those of validation first and of the machine last.
+    Sections of validation come first, those of the machine last. Only runs that panels draw are read.
     """
     names = sorted({name for run in runs[:MAX_DRAWN] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
     sections: dict[str, list[str]] = {PINNED: list(pinned)} if pinned and runs else {}
@@ -68,17 +63,15 @@ def _prefix(name: str) -> str:
 
 
 def _rank(name: str) -> tuple[bool, bool, str, bool, str]:
-    """Return what metrics are sorted by: validations first, those of the machine last, losses first in each section."""
+    """Return the sort key of a metric: validations first, those of the machine last, losses first in each section."""
     prefix = _prefix(name)
     return prefix == "system", prefix not in ("val", "valid", "validation"), prefix, "loss" not in name, name
 
 
 def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
-    """Return the URL that all panels of a view share: without the panel, and without what the form of the charts sets.
+    """Return the URL that all panels of a view share: without the panel, and without the fields of the chart form.
 
-    Args:
-        view: The view.
-        runs: The runs on its page; none draw nothing.
+    It is empty without runs.
     """
     if not runs:
         return ""
@@ -88,13 +81,7 @@ def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
 
 
 def first_panels(view: RunsView, url: str, sections: Sequence[Section]) -> list[str]:
-    """Return the URLs that the script of the page asks for first.
-
-    Args:
-        view: The view.
-        url: The URL that they share.
-        sections: The metrics.
-    """
+    """Return the URLs that the script of the page requests first."""
     names = [name for _, names in sections for name in names if not is_chart(name)]
     names = names[: 0 if view.zoom else _PRELOADED]
     return [url + f"&panel={quote(name)}{view.settings}" for name in names]
@@ -152,7 +139,7 @@ def _made(
 
 
 def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
-    """Return the metrics and expressions of a panel; a metric that holds a comma is one of them."""
+    """Return the metrics and expressions of a panel; a metric whose name contains a comma stays whole."""
     metrics = [title] if any(title in run.metrics for run in runs) else split_names(title)
     if not 0 < len(metrics) <= _MAX_QUANTITIES:
         raise PlotError(f"got {len(metrics)} metrics to draw, expected 1 to {_MAX_QUANTITIES} in a panel")
@@ -195,7 +182,7 @@ def _points(visit: Visit) -> Response:
         columns = [curve.x, curve.y, *(getattr(curve, name) for _, name in optional)]
         tables.append(Table(curve.label, [None if column is None else column[shown] for column in columns]))
     head = ["curve", _X_COLUMNS.get(view.x, view.x), "value", *(title for title, _ in optional)]
-    return file_response(panel.metric, head, tables)
+    return csv_response(panel.metric, head, tables)
 
 
 ROUTES = [page(_PANEL, _panel), page("/workspace/points", _points)]

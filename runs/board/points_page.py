@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from starlette.responses import Response, StreamingResponse
 
-from observers.record.points.points import Series
-from runs.board.answers import json_response, look_again_s
-from runs.board.visits import Visit, page
-from runs.comparison.curves import smoothed
-from runs.comparison.joining import Ancestry, joined_series
-from runs.errors import PlotError
-from runs.query.decimation import pixels
-from runs.query.texts import cell_text, is_number
-from runs.stores.run import Run
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.board.answers import json_response, look_again_s
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.curves import smoothed
+from sacristan.runs.comparison.joining import Ancestry, joined_series
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.decimation import pixels
+from sacristan.runs.query.texts import cell_text, is_number
+from sacristan.runs.stores.run import Run
 
-__all__ = ["MAX_POINTS", "ROUTES", "Table", "between", "check_number", "file_response"]
+__all__ = ["MAX_POINTS", "ROUTES", "Table", "between", "check_number", "csv_response"]
 
 # Points that one request reads, and rows of a piece of the answer.
 MAX_POINTS = 2_000_000
@@ -53,8 +53,8 @@ def _series(visit: Visit) -> Response:
     return json_response(
         {
             "steps": series.steps[order][chosen].tolist(),
-            "values": _plain(values[chosen]),
-            "smoothed": _plain(averages[chosen]) if weight else None,
+            "values": _with_gaps(values[chosen]),
+            "smoothed": _with_gaps(averages[chosen]) if weight else None,
             "times": series.times[order][chosen].tolist(),
             "inherited": int(np.searchsorted(positions[order][chosen], np.nanmin(positions[num_before:])))
             if 0 < num_before < len(series)
@@ -67,7 +67,7 @@ def _series(visit: Visit) -> Response:
 
 
 def _asked_series(visit: Visit, run: Run) -> tuple[Series, int]:
-    """Return the points of the metric, after those of the runs that it was started from, and the number of these."""
+    """Return the points of the metric, after those of the runs it was started from, and the number of the latter."""
     name = visit.asked("metric")
     own = run.metric(name)
     if not visit.asked("joined"):
@@ -76,8 +76,8 @@ def _asked_series(visit: Visit, run: Run) -> tuple[Series, int]:
     return joined_series(pieces), sum(len(series) for _, series in pieces[:-1])
 
 
-def _plain(values: np.ndarray) -> list[float | None]:
-    """Return numbers for JSON; one that is not finite is a gap in the curve."""
+def _with_gaps(values: np.ndarray) -> list[float | None]:
+    """Return numbers for JSON; non-finite ones become gaps in the curve."""
     return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
@@ -89,7 +89,6 @@ class Table:
     """Rows of a CSV file.
 
     Attributes:
-        label: The first cell of each row.
         columns: (n,) numbers for each further column; None for empty cells.
     """
 
@@ -105,27 +104,18 @@ def _points(visit: Visit) -> Response:
     series, _ = _asked_series(visit, run)
     shown = between(visit, series.times if visit.asked("axis") == "times" else series.steps)
     table = Table(name, [series.steps[shown], series.times[shown], series.values[shown]])
-    return file_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
+    return csv_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
 
 
 def check_number(runs: Sequence[Run], metric: str, *, joined: bool = False) -> None:
-    """Reject a request for more points than one may read.
-
-    Args:
-        runs: The runs that are read.
-        metric: Their metric.
-        joined: Whether the runs that they were started from are read, too.
-
-    Raises:
-        PlotError: If they have more than `MAX_POINTS`.
-    """
+    """Reject a request for more than `MAX_POINTS` points; `joined` counts the runs' ancestors, too."""
     ancestry = Ancestry(runs if joined else ())
     read = [*runs, *(parent for run in runs for parent, _ in ancestry.of(run))]
     num = sum(_num_points(run, metric) for run in read)
     if num > MAX_POINTS:
         raise PlotError(
             f"got {num:,} points of {metric}, expected {MAX_POINTS:,} at most in one file; "
-            "choose fewer runs, or write: python -m runs metrics RUN NAME --csv"
+            "choose fewer runs, or write: sacristan metrics RUN NAME --csv"
         )
 
 
@@ -137,15 +127,7 @@ def _num_points(run: Run, metric: str) -> int:
 
 
 def between(visit: Visit, positions: np.ndarray) -> np.ndarray:
-    """Tell which positions are in the range that a URL asks for.
-
-    Args:
-        visit: The visit.
-        positions: (n,) steps or seconds.
-
-    Returns:
-        (n,) booleans.
-    """
+    """Tell which of the (n,) positions, in steps or seconds, are in the range that the URL asks for."""
     low, high = visit.bound("from"), visit.bound("to")
     shown = np.ones(len(positions), bool)
     if low is not None:
@@ -155,14 +137,8 @@ def between(visit: Visit, positions: np.ndarray) -> np.ndarray:
     return shown
 
 
-def file_response(name: str, head: Sequence[str], tables: Sequence[Table]) -> Response:
-    """Return tables as one CSV file.
-
-    Args:
-        name: Name of the file, without its ending.
-        head: Names of the columns; the first one is that of the labels.
-        tables: The tables.
-    """
+def csv_response(name: str, head: Sequence[str], tables: Sequence[Table]) -> Response:
+    """Return tables as one CSV file; the first column is that of the labels, `name` has no suffix."""
     file = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:100]
     headers = {"content-disposition": f'attachment; filename="{file}.csv"'}
     return StreamingResponse(_pieces(head, tables), media_type="text/csv; charset=utf-8", headers=headers)

@@ -1,4 +1,4 @@
-"""`Policy`: who may reach a board, and do what."""
+"""`Policy`: who may reach a board, and what they may do."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 import secrets
 from dataclasses import dataclass, field
 
-from runs.board.tokens import TokenFile
-from runs.board.visitors import Role
-from runs.errors import ServerError, StoreError
+from sacristan.runs.board.tokens import TokenFile
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.errors import ServerError, StoreError
 
 __all__ = ["Policy", "Proxy", "check_address", "is_loopback"]
 
@@ -22,7 +22,7 @@ class Proxy:
     """A proxy in front of the board, which names the users.
 
     Attributes:
-        address: Its IP address, the only one whose header is believed.
+        address: Its IP address, the only one whose header is trusted.
         header: The header that holds the user's name.
         role: Permissions of these users.
 
@@ -48,12 +48,10 @@ class Policy:
     """Permissions of requests.
 
     Attributes:
-        host: The address that is listened on.
-        token: A token with all permissions.
-        tokens: Named tokens.
+        host: The address to listen on.
         proxy: The proxy that names users. Without it and tokens, everybody has all permissions.
-        public_name: Another name that browsers may know the board by, behind a proxy.
-        is_read_only: Whether nothing can be written.
+        public_name: Another name that browsers may use for the board, behind a proxy.
+        is_read_only: Whether to reject all writes.
         is_secure: Whether it is served over TLS.
         cookie: Name of the cookie; of boards on one machine, each needs its own.
         session: Value of the cookie of `token`, and the secret that signs those of named tokens.
@@ -76,11 +74,7 @@ class Policy:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether an address can be reached from this machine only.
-
-    Args:
-        host: An IP address or a name; of names, only `localhost` is one.
-    """
+    """Tell whether an address can be reached from this machine only; of names, only `localhost` is one."""
     if host == "localhost":
         return True
     try:
@@ -90,14 +84,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(policy: Policy) -> None:
-    """Reject an address that others can reach without a login, and a token that can be guessed.
-
-    Args:
-        policy: Permissions.
-
-    Raises:
-        StoreError: If the combination is unsafe.
-    """
+    """Reject an address that others can reach without a login, and a token that can be guessed."""
     if policy.token is not None and len(policy.token) < _MIN_TOKEN:
         raise StoreError(
             f"the token has {len(policy.token)} characters, expected at least {_MIN_TOKEN}; --token creates one"

@@ -12,10 +12,10 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from runs.board.content_page import FRAMED, kind_of
-from runs.errors import StoreError
-from runs.query.strict_json import strict
-from runs.stores.content import Content
+from sacristan.runs.board.content_page import FRAMED, kind_of
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.strict_json import strict
+from sacristan.runs.stores.content import Content
 
 __all__ = ["Preview", "highlighted", "preview_of", "read_text", "size_of"]
 
@@ -31,12 +31,10 @@ class Preview:
     """Preview of a file.
 
     Attributes:
-        how: image, audio, video, frame, table, text, or nothing for a file that only can be downloaded.
-        text: Its text.
+        how: image, audio, video, frame, table, text, or empty for a file that can only be downloaded.
         rows: Rows of a table, the first with the names of the columns.
         is_cut: Whether there is more of it.
-        problem: What is wrong with it.
-        version: Of a file that the browser loads by itself: another one if it is another file by now.
+        version: For a file that the browser loads itself: changes with the content.
     """
 
     how: str
@@ -48,11 +46,7 @@ class Preview:
 
 
 def size_of(content: Content) -> int | None:
-    """Return the length of a file in bytes; None if it cannot be read.
-
-    Args:
-        content: The file; only its end is looked up.
-    """
+    """Return the length of a file in bytes without reading it; None if it cannot be opened."""
     try:
         with content.open() as stream:
             return stream.seek(0, os.SEEK_END) or stream.tell()
@@ -71,8 +65,7 @@ def _version(content: Content) -> str:
 def preview_of(content: Content) -> Preview:
     """Return the preview of a file; only the shown part is read.
 
-    Args:
-        content: The file. Its name decides on the kind of preview, and bytes that are no text on none.
+    The kind of preview depends on the file's name; a binary file with the name of a text has none.
     """
     mime = kind_of(content.name)
     if mime in FRAMED:
@@ -93,14 +86,7 @@ def preview_of(content: Content) -> Preview:
 
 
 def read_text(content: Content) -> tuple[str | None, bool]:
-    """Return the beginning of a text, and whether there is more; None if it is no text.
-
-    Args:
-        content: The file.
-
-    Raises:
-        StoreError: If it cannot be read.
-    """
+    """Return the beginning of a text, and whether there is more; None if it is not text."""
     with content.open() as stream:
         try:
             data = stream.read(_MAX_BYTES + 1)
@@ -131,14 +117,7 @@ def _table(text: str, is_cut: bool, delimiter: str) -> Preview:
 
 
 def highlighted(content: Content) -> Markup:
-    """Return a source as HTML, highlighted if pygments is installed.
-
-    Args:
-        content: The source; a long one is cut, and shown without colours.
-
-    Raises:
-        StoreError: If it cannot be read.
-    """
+    """Return source code as HTML, highlighted if pygments is installed; long code is cut and has no colours."""
     text, is_cut = read_text(content)
     if text is None:
         return Markup('<span class="dim">This is not a text file.</span>')

@@ -11,9 +11,5 @@ root: ContextVar[str] = ContextVar("root", default="")
 
 
 def rooted(path: str) -> str:
-    """Return the address of a page of the store that the present request asks for.
-
-    Args:
-        path: The path of the page on a board of one store.
-    """
+    """Return the URL of a page of the current request's store, from its path on a board of one store."""
     return root.get() + path

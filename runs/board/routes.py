@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runs.board import (
+from sacristan.runs.board import (
     artifacts_page,
     changes,
     compare_page,

@@ -1,4 +1,4 @@
-"""Content of the charts of any runs; see `runs.board.charts`."""
+"""Content of the charts of runs; see `sacristan.runs.board.charts`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from runs.board.answers import look_again_s
-from runs.board.chart_values import NONE, is_time, value_of
-from runs.board.charts import Chart
-from runs.board.colours import colour_of, colours_of
-from runs.board.importance_charts import importances_of
-from runs.board.views import RunsView
-from runs.board.visits import Visit
-from runs.comparison.grouping import group_runs
-from runs.query.texts import count_text
-from runs.stores.run import Run
+from sacristan.runs.board.answers import look_again_s
+from sacristan.runs.board.chart_values import NONE, is_time, value_of
+from sacristan.runs.board.charts import Chart
+from sacristan.runs.board.colours import colour_of, colours_of
+from sacristan.runs.board.importance_charts import importances_of
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visits import Visit
+from sacristan.runs.comparison.grouping import group_runs
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.stores.run import Run
 
 __all__ = ["chart_document"]
 
@@ -30,8 +30,7 @@ class _Drawn:
     """Runs of a chart.
 
     Attributes:
-        runs: The runs.
-        keys: Of each, what its eye is called: its id, or the label of its group.
+        keys: What identifies the eye button of each: the run's id, or the label of its group.
         notes: What the chart leaves out.
     """
 
@@ -41,16 +40,9 @@ class _Drawn:
 
 
 def chart_document(visit: Visit, view: RunsView, chart: Chart) -> dict[str, Any]:
-    """Return what a chart draws, as charts.js takes it.
+    """Return the data of a chart, as charts.js takes it.
 
-    Args:
-        visit: The request.
-        view: The view, which chooses the runs, and groups them.
-        chart: The chart.
-
-    Raises:
-        FilterError, ComparisonError: If no run has a field.
-        PlotError: If the runs are too few for importances.
+    The view chooses and groups the runs. A field that no run has raises FilterError or ComparisonError.
     """
     started = time.perf_counter()
     drawn = _drawn(visit, view, chart)
@@ -82,7 +74,7 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 
 
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
-    """Return the runs with their fields; those that lack a field on an axis are left out."""
+    """Return the runs with their fields; those that lack a field on an axis are omitted."""
     rows = [[value_of(run, name) for name in chart.fields] for run in drawn.runs]
     is_named = chart.kind == "scatter" and _has_names(rows)
     axes = chart.fields[:2] if is_named else chart.fields
@@ -105,12 +97,12 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
 
 
 def _has_names(rows: Sequence[Sequence[Any]]) -> bool:
-    """Return whether the third field of a scatter holds texts; a numeric one is an axis, too."""
+    """Tell whether the third field of a scatter holds texts; a numeric one is an axis, too."""
     return any(isinstance(value, str) for row in rows for value in row[2:])
 
 
 def _coloured_by_name(rows: Sequence[Sequence[Any]], field: str) -> tuple[list[list[Any]], list[str]]:
-    """Return the rows with the third field as text, and the colours that groups by this field have."""
+    """Return the rows with the third field as text, and the colours of groups by this field."""
     named = [[*row[:2], NONE if row[2] is None else str(row[2])] for row in rows]
     return named, [colour_of(f"{field}={row[2]}") for row in named]
 

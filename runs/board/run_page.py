@@ -1,4 +1,4 @@
-"""The page of one run, in tabs. Of a damaged record, each part is shown that can be read."""
+"""The page of one run, in tabs. Every readable part of a damaged record is shown."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from typing import Any
 
 from starlette.responses import Response
 
-from runs.board.ansi import to_html
-from runs.board.answers import json_response, look_again_s, version_of, watched
-from runs.board.checkpoint_scores import checkpoint_scores
-from runs.board.colours import colour_of
-from runs.board.lineage import lineage_of
-from runs.board.next_steps import commands, last_good_of
-from runs.board.previews import highlighted, preview_of, size_of
-from runs.board.rendering import render, run_url, short_text
-from runs.board.visits import Visit, page
-from runs.errors import RunNotFoundError, StoreError
-from runs.query.flattening import dotted
-from runs.stores.content import Content
-from runs.stores.run import Run
-from runs.stores.settings import origins
+from sacristan.runs.board.ansi import to_html
+from sacristan.runs.board.answers import json_response, look_again_s, version_of, watched
+from sacristan.runs.board.checkpoint_scores import checkpoint_scores
+from sacristan.runs.board.colours import colour_of
+from sacristan.runs.board.lineage import lineage_of
+from sacristan.runs.board.next_steps import commands, last_good_of
+from sacristan.runs.board.previews import highlighted, preview_of, size_of
+from sacristan.runs.board.rendering import render, run_url
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import RunNotFoundError, StoreError
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.texts import short_text
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import origins
 
 __all__ = ["ROUTES", "TABS"]
 
@@ -45,7 +46,7 @@ _DIFF_LINES = 10_000
 
 
 def _run(visit: Visit) -> Response:
-    """Answer with a tab of a run, or that it is as it was, to a page that follows the run."""
+    """Answer with a tab of a run, or with "not changed" to a page that follows the run."""
     started = time.perf_counter()
     run = visit.store.get(visit.request.path_params["id"])
     tab = visit.asked("tab")
@@ -68,7 +69,7 @@ def _run(visit: Visit) -> Response:
 
 
 def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:
-    """Return what is read; if it is damaged, say so once on the page."""
+    """Return the result of `read`; if the record is damaged, add the problem once and return `otherwise`."""
     try:
         return read()
     except (StoreError, RecursionError) as error:
@@ -113,7 +114,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 
 def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of what is known of a run, as it is shown at its top."""
+    """Yield names and values of the facts at the top of a run's page."""
     names = {
         "started": "start",
         "ended": "stop",
@@ -143,7 +144,7 @@ def _git_text(run: Run) -> str:
 
 
 def _relations(run: Run) -> dict[str, Any]:
-    """Return the runs that this one comes from, and that come from it."""
+    """Return the ancestors and descendants of this run."""
     parent = run.get("parent")
     children = run.children()
     sweep = run.get("meta.sweep")
@@ -197,7 +198,7 @@ def _output(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 
 def _more_output(visit: Visit) -> Response:
-    """Answer with what a run wrote since: whole lines, and the last one as it is by now."""
+    """Answer with the output since the last request: whole lines, and the last one as it is now."""
     run = visit.store.get(visit.asked("run"))
     is_over = not run.is_living  # looked at before the output, so that what comes last is read
     start = visit.number("from", 0, 0, 2**62)
@@ -295,7 +296,7 @@ def _environment(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 
 def _media(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
-    from runs.board.media_page import series_of_media
+    from sacristan.runs.board.media_page import series_of_media
 
     media = _tried(problems, lambda: run.media, [])
     return {"series": series_of_media(media), "num_media": len(media)}

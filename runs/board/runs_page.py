@@ -11,17 +11,17 @@ from typing import Any
 
 from starlette.responses import Response
 
-from runs.board.answers import json_response, look_again_s, watched
-from runs.board.colours import colour_of, colours_of
-from runs.board.panels_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
-from runs.board.rendering import render
-from runs.board.views import RunsView
-from runs.board.visits import Visit, page
-from runs.comparison.grouping import group_runs
-from runs.errors import ComparisonError, FilterError, StoreError
-from runs.query.names import COMMON_FIELDS, full_name, short_name
-from runs.query.texts import is_number
-from runs.stores.run import Run
+from sacristan.runs.board.answers import json_response, look_again_s, watched
+from sacristan.runs.board.colours import colour_of, colours_of
+from sacristan.runs.board.panels_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
+from sacristan.runs.board.rendering import render
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.grouping import group_runs
+from sacristan.runs.errors import ComparisonError, FilterError, StoreError
+from sacristan.runs.query.names import COMMON_FIELDS, full_name, short_name
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.stores.run import Run
 
 __all__ = ["ROUTES"]
 
@@ -46,15 +46,11 @@ class _Shown:
     """Values of the template of a view.
 
     Attributes:
-        columns: Names of the columns.
         rows: The runs, each with its values by column.
         groups: The groups that are shown instead; None for single runs.
-        total: Number of runs.
         is_more: Whether there may be more than `total`.
-        numeric: Columns of numbers.
         broken: Damaged runs, with the reasons.
-        colours: Colours of the runs by id, or of the groups by label.
-        sections: Metrics that the runs have; see `runs.board.panels_page`.
+        sections: Metrics that the runs have; see `sacristan.runs.board.panels_page`.
         url: URL that the panels share; empty without runs.
     """
 
@@ -83,7 +79,7 @@ def _runs(visit: Visit) -> Response:
         visit.store.max_age_s = _SHOWN_FOR_S
         # Counting all runs reads none; counting those of a filter does.
         limit = _COUNTED * (1 + view.page * view.SIZE // _COUNTED) if view.is_filtered else None
-        shown = _grouped(visit, view) if view.group else _listed(visit, view, limit)
+        shown = _grouped(visit, view) if view.group else _ungrouped(visit, view, limit)
     except (FilterError, ComparisonError) as error:
         problem, shown = str(error), _Shown(view.column)
     finally:
@@ -94,20 +90,20 @@ def _runs(visit: Visit) -> Response:
 
 
 def _rows(visit: Visit) -> Response:
-    """Answer with rows and panels of a view, or that they have not changed, to a page that watches them."""
+    """Answer with rows and panels of a view, or with "not changed", to a page that watches them."""
     started = time.perf_counter()
     view = RunsView.of(visit.request.query_params)
     visit.store.max_age_s = min(_SHOWN_FOR_S, _SHARE * visit.store.backend.look_s)
     try:
-        shown = _grouped(visit, view) if view.group else _listed(visit, view)
+        shown = _grouped(visit, view) if view.group else _ungrouped(visit, view)
     finally:
         visit.store.max_age_s = 0.0
     body = render("watched_runs.html", board=visit.board, view=view, **vars(shown))
     return watched(visit.request, body, look_again_s(started), x_total=str(shown.total))
 
 
-def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
-    """Return the rows of a view, and the number of all of its runs, counted up to a limit."""
+def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
+    """Return the rows of a view, and the number of matching runs, counted up to a limit."""
     fetched = [*(view.column or (*_COLUMNS, "result")), *_NEEDED]
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
     visit.store.prefetch(runs, ["metrics"])
@@ -131,7 +127,7 @@ def _listed(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
 
 
 def _usual_columns(visit: Visit, runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
-    """Return the usual columns: those that tell the runs apart first."""
+    """Return the default columns: those that distinguish the runs first."""
     telling = ["display_name"] if any(_value(run, "display_name") for run in runs) else []
     telling += ["name"] if len({_value(run, "name") for run in runs}) > 1 else []
     more = [name for name in ("result", view.sort_name) if any(_value(run, name) is not None for run in runs)]
@@ -197,7 +193,7 @@ def _some_metrics(visit: Visit) -> list[str]:
 
 
 def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | None:
-    """Return mean, deviation and number of finite values; None of none."""
+    """Return mean, standard deviation and number of the finite values; None without any."""
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return None
@@ -210,7 +206,7 @@ def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | 
 
 
 def _as_float(value: float) -> float:
-    """Return a number as a float; too large integers become infinities."""
+    """Return a number as a float; integers that are too large become infinite."""
     try:
         return float(value)
     except OverflowError:

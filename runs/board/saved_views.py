@@ -1,4 +1,4 @@
-"""Named views of the workspace: listed, saved and removed; one of them opens first."""
+"""Named views of the workspace: list, save and remove them; one of them opens first."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from urllib.parse import parse_qsl, urlencode
 from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
-from runs.board.answers import json_response
-from runs.board.views import RunsView
-from runs.board.visitors import Role
-from runs.board.visits import Visit, page
-from runs.errors import FilterError
-from runs.stores.saved_views import SavedView
+from sacristan.runs.board.answers import json_response
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import FilterError
+from sacristan.runs.stores.saved_views import SavedView
 
 __all__ = ["ROUTES"]
 
@@ -22,13 +22,13 @@ _BRUSH = "brush."
 
 
 def _first_page(visit: Visit) -> Response:
-    """Lead to the default view, or to all runs."""
+    """Redirect to the default view, or to all runs."""
     view = visit.store.views.default(visit.board.visitor.name)
     return RedirectResponse(_url(view.query) if view else RunsView().url())
 
 
 def _url(query: str) -> str:
-    """Return the URL of a query that anybody may have written into the store."""
+    """Return the URL of a query that anyone may have written into the store."""
     params = QueryParams(query[:20_000])
     url, brushes = RunsView.of(params).url(page=1), urlencode(_brushes(params.multi_items()))
     return f"{url}{'&' if '?' in url else '?'}{brushes}" if brushes else url
@@ -60,7 +60,7 @@ def _views(visit: Visit) -> Response:
 
 
 def _save(visit: Visit) -> Response:
-    """Save the view that the form holds."""
+    """Save the view in the form."""
     pairs = parse_qsl(visit.given("query").removeprefix("?"))
     query = urlencode([*RunsView.of(QueryParams(pairs)).pairs("page"), *_brushes(pairs)])
     owner = "" if visit.given("shared") else visit.board.visitor.name
@@ -71,7 +71,7 @@ def _save(visit: Visit) -> Response:
 
 
 def _remove(visit: Visit) -> Response:
-    """Remove a view, if it still is the version that was seen."""
+    """Remove a view if it still is the version that the visitor saw."""
     for view in visit.store.views.visible(visit.board.visitor.name):
         if view.version == visit.given("version"):
             visit.store.views.remove(view)

@@ -5,12 +5,12 @@ the board's own files. A page of another site that the same browser shows can ne
 it, nor frame it:
 
 * `Host` must name this machine, so that a foreign name that is made to point here (DNS rebinding) gets nothing.
-* What writes must come from the board's own pages, which `Origin` tells. So pages send no referrer to others alone:
-  without one to themselves, browsers would hide the origin, too.
-* With tokens or a proxy, nothing but the login is answered to strangers. A token is exchanged for a cookie that scripts
-  cannot read and that goes along with requests of the board's own pages only; see `runs.board.logins`.
+* Write requests must come from the board's own pages, as `Origin` shows. So pages suppress the referrer only towards
+  other sites: without one to the board itself, browsers would hide the origin, too.
+* With tokens or a proxy, strangers get nothing but the login. A token is exchanged for a cookie that scripts cannot
+  read and that only the board's own pages send along; see `sacristan.runs.board.logins`.
 * A visitor with the role `read` can send no write request at all. Each route that writes names the role that it needs;
-  see `runs.board.visits`.
+  see `sacristan.runs.board.visits`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runs.board.logins import Login
-from runs.board.policy import Policy, is_loopback
-from runs.board.visitors import Visitor
-from runs.errors import StoreError
+from sacristan.runs.board.logins import Login
+from sacristan.runs.board.policy import Policy, is_loopback
+from sacristan.runs.board.visitors import Visitor
+from sacristan.runs.errors import StoreError
 
 __all__ = ["Guard", "sandboxed"]
 
@@ -52,22 +52,13 @@ _HEADERS = {
 
 
 def sandboxed(response: Response) -> Response:
-    """Sandbox an answer: no scripts, nothing loaded, framed by the board's own pages only.
-
-    Args:
-        response: An answer with content that a run wrote.
-    """
+    """Sandbox a response with content of a run: no scripts, no loading, framed only by the board's own pages."""
     response.headers["content-security-policy"] = _SANDBOX_POLICY
     return response
 
 
 class Guard:
-    """ASGI middleware that refuses what a policy forbids, and adds the headers to every answer.
-
-    Args:
-        app: What answers the rest.
-        policy: What is allowed.
-    """
+    """ASGI middleware that rejects requests which the policy forbids, and adds the headers to every response."""
 
     def __init__(self, app: ASGIApp, policy: Policy) -> None:
         self._app, self._policy, self._login = app, policy, Login(policy)
@@ -114,7 +105,7 @@ class Guard:
         return None
 
     async def _login_answer(self, scope: Scope, receive: Receive) -> Response | None:
-        """Note the visitor of a request, and return None; or the answer to one who may not send it."""
+        """Note the visitor of a request and return None; or return the response to one who may not send it."""
         visitor: Visitor | Response = Visitor()
         if not (scope["path"].startswith("/static/") or scope["path"] == "/favicon.ico"):
             visitor = await self._login.answer(scope, receive)

@@ -1,4 +1,4 @@
-"""Reading of selected runs: the ids of all matching ones, a table, a report."""
+"""Reads the selected runs: the ids of all matching ones, a table, a report."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from runs.board.answers import json_response
-from runs.board.rendering import short_text
-from runs.board.views import RunsView
-from runs.board.visits import Visit, page
-from runs.comparison.html_report import write_report
-from runs.errors import FilterError, StoreError
-from runs.query.texts import cell_text, is_number
-from runs.stores.run import Run
+from sacristan.runs.board.answers import json_response
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.html_report import write_report
+from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs.query.texts import cell_text, is_number, short_text
+from sacristan.runs.stores.run import Run
 
 __all__ = ["ROUTES"]
 
@@ -42,7 +41,7 @@ def _chosen(visit: Visit) -> list[Run]:
 
 
 def _table(visit: Visit) -> Response:
-    """Answer with the fields of runs as CSV; a table in parts has its head in the first one."""
+    """Answer with the fields of runs as CSV; a table in several parts has its head in the first one."""
     asked = visit.request.query_params.getlist("column")
     columns = tuple(dict.fromkeys(("id", *asked))) if asked else _USUAL
     runs = _chosen(visit)

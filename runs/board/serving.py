@@ -21,11 +21,11 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from runs.board.app import create_app
-from runs.board.policy import Policy, Proxy, check_address
-from runs.board.tokens import TokenFile
-from runs.errors import RunsError, ServerError
-from runs.stores.opening import open_store
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy, Proxy, check_address
+from sacristan.runs.board.tokens import TokenFile
+from sacristan.runs.errors import RunsError, ServerError
+from sacristan.runs.stores.opening import open_store
 
 __all__ = ["BoardServer"]
 
@@ -39,20 +39,16 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 class _YieldingProtocol(H11Protocol):
-    """HTTP/1.1 that closes a connection for a new one if there are too many, so silent clients keep nobody out.
+    """HTTP/1.1 that makes room for new connections by closing an old one, so silent clients cannot block others.
 
     It closes the connection that has waited longest: idle, or with an incomplete request; if all requests are complete,
-    one whose answer is not read.
+    one whose response is not read.
     """
 
     _waiting_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`.
-
-        Args:
-            transport: The new connection.
-        """
+        """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._waiting_since = self.loop.time()
         others = [one for one in self.connections if one is not self and isinstance(one, _YieldingProtocol)]
@@ -70,7 +66,7 @@ class _YieldingProtocol(H11Protocol):
 
     @property
     def _is_asked(self) -> bool:
-        """True if a whole request has arrived and is not answered yet."""
+        """True if a whole request has arrived and is unanswered."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
 
@@ -80,16 +76,12 @@ class BoardServer:
 
     Attributes:
         where: The store, as `open_store` takes it; several stores by name.
-        host: The address to listen on.
         port: The port; 0 takes a free one.
-        token: A token with all permissions, which browsers must present; an empty text makes a random one. Without it,
-            `tokens` and `proxy`, everybody is let in.
-        tokens: Named tokens.
+        token: A token with all permissions, which browsers must present; an empty text creates a random one. Without
+            it, `tokens` and `proxy`, everybody has access.
         proxy: A proxy that names the users.
-        public_name: Another name that browsers may know the board by, behind a proxy.
-        is_read_only: Whether to reject tags, notes and deletion.
-        certificate: TLS certificate, as PEM.
-        key: Its key; None if it is in the same file.
+        public_name: Another name that browsers may use for the board, behind a proxy.
+        certificate: TLS certificate, as PEM; `key` is None if the same file holds it.
 
     Raises:
         StoreError: If no store can be read, or others could reach the board without a token.
@@ -112,7 +104,7 @@ class BoardServer:
             self.token = secrets.token_urlsafe(24)
         check_address(self._policy)
         if self.tokens is not None and not self.tokens.tokens():
-            raise ServerError(f"there are no tokens in {self.tokens.path}; add one: python -m runs tokens add NAME")
+            raise ServerError(f"there are no tokens in {self.tokens.path}; add one: sacristan tokens add NAME")
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
                 raise ServerError(f"there is no file {file}; give a TLS certificate and its key as PEM files")
@@ -140,7 +132,7 @@ class BoardServer:
         )
 
     def _check_stores(self) -> None:
-        """Raise an error if no store can be opened; if only some cannot, say so."""
+        """Raise an error if no store can be opened; log the ones that cannot if others can."""
         with ThreadPoolExecutor() as threads:
             problems = dict(zip(self._stores, threads.map(_problem_of, self._stores.values()), strict=True))
         away = {name: problem for name, problem in problems.items() if problem is not None}
@@ -169,12 +161,8 @@ class BoardServer:
     def serve(self, *, opens_browser: bool = False, on_started: Callable[[], None] = lambda: None) -> None:
         """Answer requests until SIGINT or SIGTERM, which are raised again when the last answer is sent.
 
-        Args:
-            opens_browser: Whether to open the board in the browser, if there is a screen.
-            on_started: Called when the board is ready.
-
-        Raises:
-            ServerError: If the certificate is invalid.
+        `on_started` is called when the board is ready. A browser opens only if there is a screen. An invalid
+        certificate raises ServerError.
         """
         _return_large_arrays()
         openers = {name: functools.partial(open_store, where) for name, where in self._stores.items()}
@@ -204,11 +192,11 @@ class BoardServer:
         self._server.run(sockets=[self._socket])
 
     def close(self) -> None:
-        """Release the port of a board that is not served."""
+        """Release the port of a board that was not served."""
         self._socket.close()
 
     def stop(self) -> None:
-        """End `serve`, from another thread, when the last answer is sent."""
+        """End `serve` from another thread, after the last response."""
         if self._server is not None:
             self._server.should_exit = True
 
@@ -222,7 +210,7 @@ def _problem_of(where: str) -> RunsError | None:
 
 
 def _is_no_cancellation(entry: logging.LogRecord) -> bool:
-    """Tell whether uvicorn reports something other than requests that end with the board, as they should.
+    """Tell whether uvicorn reports something other than requests cancelled when the board ends, as they should be.
 
     That happens after `_SHUTDOWN_S` seconds, or at a second Ctrl-C.
     """

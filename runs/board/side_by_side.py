@@ -1,4 +1,4 @@
-"""Sources of two runs line by line."""
+"""Sources of two runs, line by line."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from runs.errors import StoreError
-from runs.stores.content import Content
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.content import Content
 
 __all__ = ["Line", "changed_sources", "side_by_side"]
 
@@ -21,8 +21,8 @@ class Line(NamedTuple):
     """A line of two texts side by side.
 
     Attributes:
-        kind: `same`, `changed`, `added`, `removed`, or `gap` for lines that are left out.
-        left, right: Number and text on either side; None where there is none.
+        kind: `same`, `changed`, `added`, `removed`, or `gap` for omitted lines.
+        left, right: Number and text on either side; None if that side has no line.
     """
 
     kind: str
@@ -31,14 +31,7 @@ class Line(NamedTuple):
 
 
 def changed_sources(first: Mapping[str, Content], second: Mapping[str, Content]) -> dict[str, str]:
-    """Compare the sources of two runs.
-
-    Args:
-        first, second: The sources by name; of many, the first thousand names are compared.
-
-    Returns:
-        `changed`, `added` or `removed` for each name that differs.
-    """
+    """Return `changed`, `added` or `removed` for each source that differs, among the first thousand names."""
     found = {}
     for name in sorted({*first, *second})[:_MAX_SOURCES]:
         if name not in second:
@@ -60,13 +53,9 @@ def _are_equal(first: Content, second: Content) -> bool:
 
 
 def side_by_side(first: Content | None, second: Content | None) -> list[Line]:
-    """Compare two texts line by line; most of the equal lines are left out.
+    """Compare two texts line by line, None for a missing one; most of the equal lines are omitted.
 
-    Args:
-        first, second: The texts; None for a missing one.
-
-    Raises:
-        StoreError: If one of them cannot be read, or is too long.
+    A text that is too long raises StoreError, as one that cannot be read.
     """
     left, right = _lines(first), _lines(second)
     found: list[Line] = []
@@ -90,5 +79,5 @@ def _lines(content: Content | None) -> list[str]:
         data = stream.read(_MAX_BYTES + 1)
     lines = data.decode("utf-8", "replace").splitlines()
     if len(data) > _MAX_BYTES or len(lines) > _MAX_LINES:
-        raise StoreError(f"{content.name!r} is too long to compare here; see: python -m runs diff")
+        raise StoreError(f"{content.name!r} is too long to compare here; see: sacristan diff")
     return lines

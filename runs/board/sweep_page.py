@@ -1,4 +1,4 @@
-"""The pages of sweeps: all there are, and how one stands."""
+"""The pages of sweeps: the list of all, and the state of one."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from runs.board.answers import json_response, look_again_s
-from runs.board.chart_values import plain_value
-from runs.board.next_steps import best_checkpoint, checkpoint_commands
-from runs.board.visits import Visit, page
-from runs.errors import RunsError, StoreAwayError, StoreError
-from runs.query.decimation import pixels
-from runs.query.filters import condition
-from runs.query.flattening import list_of
-from runs.stores.run import Run
-from runs.stores.settings import show
-from runs.sweeps.study.study import Point
-from runs.sweeps.views.reading import SeenSweep, importances_of, read_definitions
-from runs.sweeps.views.status import command_line, status_lines
+from sacristan.runs.board.answers import json_response, look_again_s
+from sacristan.runs.board.chart_values import plain_value
+from sacristan.runs.board.next_steps import best_checkpoint, checkpoint_commands
+from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.errors import RunsError, StoreAwayError, StoreError
+from sacristan.runs.query.decimation import pixels
+from sacristan.runs.query.filters import condition
+from sacristan.runs.query.flattening import list_of
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import show
+from sacristan.runs.sweeps.study.study import Point
+from sacristan.runs.sweeps.views.reading import SeenSweep, importances_of, read_definitions
+from sacristan.runs.sweeps.views.status import command_line, status_lines
 
 __all__ = ["ROUTES"]
 
@@ -60,9 +60,9 @@ class _Winner:
 
     Attributes:
         point: The trial.
-        run: Its last run that is in the store; None without one.
-        checkpoint: Name of the run's best checkpoint; empty without one.
-        commands: What to do with it, and the command that does it.
+        run: Its last run in the store; None if there is none.
+        checkpoint: Name of the run's best checkpoint; empty if there is none.
+        commands: Next steps, and the commands for them.
     """
 
     point: Point
@@ -72,7 +72,7 @@ class _Winner:
 
 
 def _winners(visit: Visit, seen: SeenSweep) -> list[_Winner]:
-    """Return the best trials: one, or those that no other surpasses in all objectives."""
+    """Return the best trials: one, or all that no other trial dominates."""
     winners = []
     for point in seen.status.best[:_MAX_BEST]:
         steps = [("run it again", command_line(seen.definition, point))]
@@ -138,7 +138,7 @@ def _state(seen: SeenSweep, point: Point) -> str:
 
 
 def _data(visit: Visit) -> Response:
-    """Answer with all that the plots of a sweep are drawn of."""
+    """Answer with the data of all plots of a sweep."""
     started = time.perf_counter()
     seen = visit.board.sweeps.read(visit.store, visit.asked("id"))
     objectives = [{"name": one.name, "goal": one.goal} for one in seen.spec.objectives]
@@ -168,7 +168,7 @@ def _document(seen: SeenSweep, point: Point, ids: Mapping[str, str]) -> dict[str
 
 
 def _thinned(reports: Mapping[int, float]) -> list[tuple[int, float]]:
-    """Return the reports that draw the curve as all of them would."""
+    """Return the reports that are enough to draw the same curve."""
     found = sorted(reports.items())
     values = np.array([value for _, value in found], float)
     # Each column has three points at most: its extremes, and a gap.
@@ -176,7 +176,7 @@ def _thinned(reports: Mapping[int, float]) -> list[tuple[int, float]]:
 
 
 def _importances(visit: Visit) -> Response:
-    """Answer with the importances, which take longer than all the rest."""
+    """Answer with the importances, which take longer than everything else."""
     return json_response({"importances": list(importances_of(visit.store, visit.asked("id")))})
 
 

@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.record.atomic_file import replacing
-from observers.record.locking import claimed
-from observers.record.regular_file import open_regular
-from runs.board.visitors import Role
-from runs.errors import ServerError, naming_os_errors
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.errors import ServerError, naming_os_errors
 
 __all__ = ["NamedToken", "TokenFile", "default_tokens"]
 
@@ -31,11 +31,7 @@ _SECRET_BYTES, _MAX_USER = 32, 200
 
 
 def default_tokens() -> Path:
-    """Return the file of tokens in the user's folder of settings.
-
-    Raises:
-        ServerError: If the user has no home.
-    """
+    """Return the file of tokens in the user's folder of settings. Raises ServerError if the user has no home."""
     folder = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     try:
         return (folder if folder.is_absolute() else Path.home() / ".config") / "sacristan" / "tokens.json"
@@ -48,11 +44,9 @@ class NamedToken:
     """A token, without its secret.
 
     Attributes:
-        name: Its name.
         role: Permissions of those who present it.
         digest: SHA-256 of the secret. The secret is 256 random bits, so there is nothing to guess, and a slow hash such
             as scrypt, made for passwords, would only slow down the board.
-        created: When it was added, in ISO 8601.
         user: The account that its visitor's runs are recorded with; empty if that is the name.
     """
 
@@ -63,24 +57,12 @@ class NamedToken:
     user: str = ""
 
     def opens_with(self, secret: str) -> bool:
-        """Tell, in constant time, whether a secret is that of the token.
-
-        Args:
-            secret: What a visitor shows.
-        """
+        """Tell, in constant time, whether a secret matches the token."""
         return hmac.compare_digest(self.digest, _digest(secret))
 
     @classmethod
     def of(cls, name: str, entry: Any) -> NamedToken:
-        """Return the token of an entry of the file.
-
-        Args:
-            name: Its name.
-            entry: The entry.
-
-        Raises:
-            ValueError: If it is damaged.
-        """
+        """Read a token from an entry of the file; a damaged entry raises ValueError."""
         if not isinstance(entry, Mapping) or not _NAME.fullmatch(name) or entry.get("role") not in _WORDS:
             raise ValueError(f"the entry of {name!r} is damaged")
         if not _DIGEST.fullmatch(str(entry.get("sha256"))):
@@ -96,9 +78,6 @@ class TokenFile:
     """A file of named tokens, which only its owner can read. Boards read it for each request, so changes count at once.
 
     Every method raises ServerError if the file is damaged, if others can read it, or if it cannot be read or written.
-
-    Args:
-        path: The file, which need not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -138,13 +117,8 @@ class TokenFile:
     def add(self, name: str, role: Role, user: str = "") -> str:
         """Add a token; return its secret, which nothing can show again.
 
-        Args:
-            name: Its name, of at most 40 letters, digits, `.`, `_` and `-`.
-            role: Permissions.
-            user: The account that its visitor's runs are recorded with; by default the name.
-
-        Raises:
-            ServerError: If the name is invalid or taken, or the account is none.
+        The name has at most 40 letters, digits, `.`, `_` and `-`. The visitor's runs are recorded with the account
+        `user`, by default the name. Raises ServerError if one of them is invalid, or the name is taken.
         """
         if len(user) > _MAX_USER or not user.isprintable():
             raise ServerError(f"got the user {user[:80]!r}, expected at most {_MAX_USER} printable characters")
@@ -163,24 +137,15 @@ class TokenFile:
         return secret
 
     def revoke(self, name: str) -> None:
-        """Remove a token; running boards reject it from then on.
-
-        Args:
-            name: Its name.
-
-        Raises:
-            ServerError: If there is none of this name.
-        """
+        """Remove a token; running boards reject it from then on."""
         with self._changing() as tokens:
             if name not in tokens:
-                raise ServerError(
-                    f"there is no token {name!r} in {self.path}; list them with: python -m runs tokens list"
-                )
+                raise ServerError(f"there is no token {name!r} in {self.path}; list them with: sacristan tokens list")
             del tokens[name]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[dict[str, NamedToken]]:
-        """Hold the file against others, and write the tokens that the block leaves."""
+        """Lock the file, and write the tokens when the block ends."""
         with naming_os_errors(f"{self.path} cannot be written", kind=ServerError):
             if not self.path.parent.is_dir():
                 self.path.parent.mkdir(parents=True, mode=0o700)

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
-from runs.board.roots import rooted
+from sacristan.runs.board.roots import rooted
 
 __all__ = ["UrlView"]
 
@@ -22,11 +22,7 @@ class UrlView:
 
     @classmethod
     def of(cls, query: QueryParams) -> Self:
-        """Return the state that a URL encodes; invalid values are ignored.
-
-        Args:
-            query: The parameters of the URL.
-        """
+        """Return the state that a URL encodes; invalid values are ignored."""
         values: dict[str, Any] = {}
         for field in dataclasses.fields(cls):
             texts = [text for text in query.getlist(field.name) if text.strip()]
@@ -35,11 +31,7 @@ class UrlView:
         return cls(**{name: value for name, value in values.items() if value is not None})
 
     def pairs(self, *without: str) -> list[tuple[str, str]]:
-        """Return the parameters of the URL.
-
-        Args:
-            without: Names of parameters to leave out.
-        """
+        """Return the parameters of the URL, except those of the fields in `without`."""
         pairs: list[tuple[str, str]] = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -50,12 +42,7 @@ class UrlView:
         return pairs
 
     def url(self, path: str = "", **changes: Any) -> str:
-        """Return the URL of this state, or of a changed one.
-
-        Args:
-            path: Another page of the store that takes the same parameters.
-            changes: Fields with their new values.
-        """
+        """Return the URL of this state with some fields changed; `path` is another page with the same parameters."""
         pairs = dataclasses.replace(self, **changes).pairs()
         return rooted(path or self.PATH) + (f"?{urlencode(pairs)}" if pairs else "")
 
@@ -65,7 +52,7 @@ def _text(value: Any) -> str:
 
 
 def _value(texts: list[str], default: Any) -> Any:
-    """Return a field from the texts of a URL, of the type of its default; None for an invalid one."""
+    """Convert the texts of a URL to the type of a field's default; None if they are invalid."""
     if isinstance(default, tuple):
         return tuple(dict.fromkeys(texts))
     text = texts[-1]

@@ -1,4 +1,4 @@
-"""State of the pages that show runs together and compare them, as their URLs encode it."""
+"""State of the pages that show and compare runs, as their URLs encode it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any, ClassVar, Self
 
 from starlette.datastructures import QueryParams
 
-from observers.record.directions import DIRECTIONS
-from runs.board.url_view import UrlView
-from runs.comparison.curves import BANDS
-from runs.comparison.panels import View
-from runs.drawing.curve import X_AXES
-from runs.errors import FilterError
-from runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
-from runs.query.names import full_name, short_name, split_names
-from runs.stores.settings import show
-from runs.stores.store import NEWEST_FIRST
+from sacristan.observers.record.directions import DIRECTIONS
+from sacristan.runs.board.url_view import UrlView
+from sacristan.runs.comparison.curves import BANDS
+from sacristan.runs.comparison.panels import View
+from sacristan.runs.drawing.curve import X_AXES
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
+from sacristan.runs.query.names import full_name, short_name, split_names
+from sacristan.runs.stores.settings import show
+from sacristan.runs.stores.store import NEWEST_FIRST
 
 __all__ = ["ALL", "LAYOUTS", "NONE", "TABS", "CompareView", "RunsView"]
 
@@ -40,26 +40,26 @@ class RunsView(UrlView):
 
     Attributes:
         run: Ids or uids of the runs to show; empty for all runs.
-        where: Conditions, as `runs ls --where` takes them.
+        where: Conditions, as `sacristan ls --where` takes them.
         words: Words that texts of the runs contain.
         group: Fields with commas between; runs with equal values are shown as one row and one mean. Empty for single
             runs.
-        over: Fields that vary within a group, with commas between; see `runs.comparison.grouping`.
+        over: Fields that vary within a group, with commas between; see `sacristan.runs.comparison.grouping`.
         sort: A field, with a `-` before it for descending order.
-        column: Columns, by the short names of fields; empty for the usual ones.
+        column: Columns, by the short names of fields; empty for the default ones.
         page: Number of the page, from 1.
         layout: One of `LAYOUTS`.
         hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
         eye: Runs or groups whose curves are shown although all others are hidden.
         panel: Pinned panels, in their order: metrics and expressions of metrics, with commas between, or charts of
-            runs; see `runs.board.charts`.
-        wide: Panels that take the whole width.
+            runs; see `sacristan.runs.board.charts`.
+        wide: Panels that take the full width.
         closed: Sections of panels that are closed; `NONE` for no section.
-        x: The horizontal axis; see `runs.drawing.curve.curve_of`.
+        x: The horizontal axis; see `sacristan.runs.drawing.curve.curve_of`.
         smoothing: Weight of earlier points, from 0 to below 1.
         log_x, log_y: Logarithmic axes.
         joined: Whether runs are drawn with the points of the runs that they were started from.
-        band: The band around the mean of a group; see `runs.comparison.curves.mean_curve`.
+        band: The band around the mean of a group; see `sacristan.runs.comparison.curves.mean_curve`.
         zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
     """
 
@@ -106,11 +106,7 @@ class RunsView(UrlView):
         )
 
     def adding(self, text: str) -> Self:
-        """Return the state with something that was typed.
-
-        Args:
-            text: A condition, or words to search for; an empty text changes nothing.
-        """
+        """Return the state with a typed condition, or with words to search for; an empty text changes nothing."""
         text = text.strip()
         if not text:
             return self
@@ -120,11 +116,7 @@ class RunsView(UrlView):
 
     @functools.cached_property
     def tree(self) -> Filter:
-        """The filter of the runs, parsed once.
-
-        Raises:
-            FilterError: If a condition is invalid.
-        """
+        """The filter of the runs, parsed once. An invalid condition raises FilterError."""
         parts: list[Filter] = [*map(parse_words, self.where), *([Words(self.words)] if self.words else [])]
         if self.run:
             parts.append(OneOf(tuple(condition(name, "in", list(self.run)) for name in ("id", "uid"))))
@@ -146,45 +138,25 @@ class RunsView(UrlView):
         return (self.page - 1) * self.SIZE
 
     def of_all(self, path: str) -> str:
-        """Return a URL of all runs of the view, on whatever page they are.
-
-        Args:
-            path: The path.
-        """
+        """Return a URL for all runs of the view, on all pages."""
         return type(self)(self.run, self.where, self.words, self.group, self.over, self.sort).url(path)
 
     def without(self, index: int) -> str:
-        """Return the URL without one of the conditions.
-
-        Args:
-            index: Its place in `where`.
-        """
+        """Return the URL without the condition at this index of `where`."""
         return self.url(where=self.where[:index] + self.where[index + 1 :], page=1)
 
     def toggling(self, text: str) -> str:
-        """Return the URL with a condition, or without it if the view has it.
-
-        Args:
-            text: The condition.
-        """
+        """Return the URL that adds a condition, or removes it if the view has it."""
         if text in self.where:
             return self.without(self.where.index(text))
         return self.url(where=(*self.where, text), page=1)
 
     def sorted_by(self, name: str) -> str:
-        """Return the URL of a click on the head of a column: in descending order first, then in ascending order.
-
-        Args:
-            name: The column.
-        """
+        """Return the URL for a click on a column's heading: descending order first, then ascending."""
         return self.url(sort=name if self.sort == f"-{name}" else f"-{name}", page=1)
 
     def direction(self, name: str) -> str:
-        """Return the order of a column, as `aria-sort` has it; empty for one that does not sort the runs.
-
-        Args:
-            name: The column, by its short name.
-        """
+        """Return the order of a column (short name) for `aria-sort`; empty for one that does not sort the runs."""
         if self.sort_name != name:
             return ""
         return "descending" if self.sort.startswith("-") else "ascending"
@@ -200,13 +172,9 @@ class RunsView(UrlView):
         return _names(self.over) if self.group else ()
 
     def of_group(self, values: Mapping[str, Any]) -> str:
-        """Return the URL of the runs of one group.
+        """Return the URL of the runs of one group, given the values that they share by field.
 
-        Args:
-            values: The values that its runs share, by field.
-
-        Returns:
-            The URL; empty if a condition, whose value may be shortened, would choose other runs.
+        It is empty if a condition, whose value may be shortened, would match other runs.
         """
         texts = [f"{name}={show(value)}" for name, value in values.items()]
         try:
@@ -218,27 +186,18 @@ class RunsView(UrlView):
         return self.url(where=(*self.where, *texts), group="", over="", hide=(), eye=(), page=1)
 
     def shows(self, key: str) -> bool:
-        """Tell whether the curves of a run or group are shown.
-
-        Args:
-            key: The run's id, or the group's label.
-        """
+        """Tell whether the curves of a run (by id) or group (by label) are shown."""
         return key in self.eye if ALL in self.hide else key not in self.hide
 
     @property
     def settings(self) -> str:
-        """The part of a panel's URL that the form of the charts adds, as workspace.js writes it."""
+        """The part of a panel's URL that the chart form adds, as workspace.js writes it."""
         names = ("x", "smoothing", "log_x", "log_y", "joined", "band")
         pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
         return "".join(f"&{name}={value}" for name, value in pairs)
 
     def plot(self, num_points: int, between: tuple[float | None, float | None] = (None, None)) -> View:
-        """Return how to draw the curves.
-
-        Args:
-            num_points: The maximum number of points of a curve.
-            between: The range of the axis; None for an open end.
-        """
+        """Return how to draw the curves, with at most `num_points` each; None is an open end of the axis."""
         return View(
             self.fields_by,
             self.fields_over,
@@ -259,14 +218,14 @@ class CompareView(UrlView):
 
     Attributes:
         run: Ids or uids; without any, `where` chooses the runs.
-        where: Conditions, as `runs ls --where` takes them.
+        where: Conditions, as `sacristan ls --where` takes them.
         tab: One of `TABS`.
         by, over: Fields that define groups, and fields that vary within them, with commas between.
         field: The field that groups are compared by.
         mode: The better direction, `max` or `min`; empty for the recorded one.
         first, second: The two runs whose sources are compared; empty for the first two.
         file: The source that is compared.
-        everything: Whether to show equal entries of the config as well.
+        everything: Whether to show equal config entries as well.
     """
 
     run: tuple[str, ...] = ()

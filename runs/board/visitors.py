@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from runs.stores.authors import Author
-from runs.stores.settings import show
+from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.settings import show
 
 __all__ = ["Role", "Visitor", "user_of_board"]
 
 
 class Role(enum.IntEnum):
-    """Permissions, each of which includes those before it."""
+    """Permissions; each includes the ones before it."""
 
     READ = 0
     # Tags, notes, names and saved views.
@@ -32,7 +32,6 @@ class Visitor:
 
     Attributes:
         name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
-        role: Permissions.
         via: How the board knows the name: `board`, `token` or `proxy`.
         account: The user who records the visitor's runs; empty if that is the name.
     """
@@ -44,13 +43,13 @@ class Visitor:
 
     @property
     def mine(self) -> str:
-        """The condition of the visitor's own runs; empty before the login."""
+        """The condition that matches the visitor's own runs; empty before the login."""
         user = self.account or self.name
         return f"user={show(user)}" if user else ""
 
     @property
     def author(self) -> Author:
-        """The visitor as runs keep it."""
+        """The visitor, as runs record it."""
         return Author(self.name, self.via)
 
     @property

@@ -1,4 +1,4 @@
-"""Requests for pages, each answered by a function in the thread of a store."""
+"""Requests for pages; each is answered by a function in a store's thread."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
-from runs.board.answers import json_response
-from runs.board.labels import RunLabels
-from runs.board.logins import read_body
-from runs.board.rendering import render
-from runs.board.roots import root
-from runs.board.visitors import Role, Visitor
-from runs.comparison.kept_curves import KeptCurves
-from runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
-from runs.stores.pool import StorePool
-from runs.stores.store import Store
-from runs.sweeps.views.reading import SweepReader
+from sacristan.runs.board.answers import json_response
+from sacristan.runs.board.labels import RunLabels
+from sacristan.runs.board.logins import read_body
+from sacristan.runs.board.rendering import render
+from sacristan.runs.board.roots import root
+from sacristan.runs.board.visitors import Role, Visitor
+from sacristan.runs.comparison.kept_curves import KeptCurves
+from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
+from sacristan.runs.stores.pool import StorePool
+from sacristan.runs.stores.store import Store
+from sacristan.runs.sweeps.views.reading import SweepReader
 
 __all__ = ["Board", "Visit", "board_of", "page"]
 
@@ -38,13 +38,9 @@ class Board:
     """A store on the board, as a visitor sees it.
 
     Attributes:
-        pool: The threads of the store.
+        pool: The threads of the store, each with the store open.
         name: The store's name; empty on a board of one unnamed store.
         siblings: Names of all stores of the board; empty on a board of one unnamed store.
-        visitor: Who sends the request.
-        sweeps: Reads sweeps.
-        labels: Labels of runs.
-        curves: Curves of runs.
     """
 
     pool: StorePool
@@ -57,24 +53,17 @@ class Board:
 
     @property
     def where(self) -> str:
-        """The folder or the URL of the store, without credentials; empty until it was opened."""
+        """The folder or the URL of the store, without credentials; empty until it has been opened."""
         return self.pool.where
 
     @property
     def root(self) -> str:
-        """The beginning of the paths of its pages."""
+        """The prefix of its pages' paths."""
         return f"/s/{self.name}" if self.name else ""
 
 
 def board_of(request: Request) -> Board:
-    """Return the store that a request asks for, and make addresses lead to its pages.
-
-    Args:
-        request: The request.
-
-    Raises:
-        HTTPException: If the board has no store of this name.
-    """
+    """Return the store of a request, and set the root of its pages' URLs; HTTPException if there is no such store."""
     boards: Mapping[str, Board] = request.app.state.boards
     board = boards.get(request.path_params.get("store", ""))
     if board is None:
@@ -88,10 +77,9 @@ class Visit:
     """A request, in the thread of a store.
 
     Attributes:
-        board: What all requests share.
-        store: The store.
+        board: The store's board, shared by all requests.
         request: The request; its body is in `form`.
-        form: Fields of the form that was sent.
+        form: Fields of the submitted form.
     """
 
     board: Board
@@ -100,31 +88,20 @@ class Visit:
     form: Mapping[str, list[str]]
 
     def asked(self, name: str) -> str:
-        """Return a parameter of the URL; an empty text if the URL lacks it."""
+        """Return a parameter of the URL; empty if it is missing."""
         return self.request.query_params.get(name, "")
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a parameter of the URL that is a whole number.
-
-        Args:
-            name: The parameter.
-            default: The number if the URL has none.
-            least, most: Bounds, which the number is moved into.
-        """
+        """Return an integer parameter of the URL, clipped to the bounds; the default if it is missing or invalid."""
         try:
             return min(max(int(self.asked(name)[:20]), least), most)
         except ValueError:
             return default
 
     def bound(self, name: str, expected: str = "a step or a time in seconds") -> float | None:
-        """Return a parameter of the URL that is a finite number; None without it.
+        """Return a parameter of the URL that must be a finite number; None if it is missing.
 
-        Args:
-            name: The parameter.
-            expected: The valid numbers in words, for the error.
-
-        Raises:
-            FilterError: If it is something else.
+        FilterError names the `expected` numbers.
         """
         text = self.asked(name)
         if not text:
@@ -138,21 +115,11 @@ class Visit:
         return value
 
     def given(self, name: str) -> str:
-        """Return a field of the form; an empty text without it.
-
-        Args:
-            name: The field.
-        """
+        """Return a field of the form; empty if it is missing."""
         return self.form.get(name, [""])[0]
 
     def render(self, template: str, status_code: int = 200, **values: Any) -> Response:
-        """Return a page.
-
-        Args:
-            template: Name of the template.
-            status_code: The status of the answer.
-            values: Values of the template.
-        """
+        """Return a page."""
         return HTMLResponse(render(template, board=self.board, path=self.request.url.path, **values), status_code)
 
 
@@ -166,13 +133,9 @@ Handler = Callable[[Visit], Response]
 
 
 def page(path: str, handler: Handler, method: str = "GET", role: Role | None = None) -> Route:
-    """Return the route of a page.
+    """Create the route of a page; the handler runs in a store's thread. Use POST for handlers that write.
 
-    Args:
-        path: Its path, as Starlette writes it.
-        handler: Answers a visit; it runs in the thread of a store.
-        method: GET, or POST for a handler that writes.
-        role: The role that it needs; by default `READ` for GET, and `WRITE` for POST.
+    By default, GET needs the role `READ`, and POST needs `WRITE`.
     """
     needed = role if role is not None else Role.READ if method == "GET" else Role.WRITE
 
@@ -207,13 +170,13 @@ def _answer(handler: Handler, visit: Visit) -> Response:
 
 
 def _forget(answer: asyncio.Future[Response]) -> None:
-    """Retrieve the error of a visit that nobody waits for; the next request reports it."""
+    """Retrieve the error of an abandoned visit; the next request reports it."""
     if not answer.cancelled():
         answer.exception()
 
 
 def _reading(board: Board, progress: tuple[str, int, int]) -> Response:
-    """Return the page that shows the progress while a new or much changed store is read."""
+    """Return the page that shows the progress while a new or much changed store is being read."""
     page = render("reading.html", board=board, path="", progress=progress)
     return HTMLResponse(page, 202, {"refresh": _RELOAD_S, "cache-control": "no-store"})
 

@@ -1,9 +1,9 @@
-"""The commands of `python -m runs`, one module a command.
+"""The subcommands of `sacristan` for past runs, one module each.
 
-A module has `add_arguments(parser)`, which says what may be typed behind the command, and `main(arguments)`, which does
-the work and returns the exit code; one with `--json` also has `JSON`, the type of what that prints. What it needs for
-its work it imports when it runs, so that a shell's completion and `--help` start fast. Commands parse, call and print;
-what they print is found by the library, and what they share lies in `runs.commands.terminal`. No command imports
+A module has `add_arguments(parser)`, which declares the arguments, and `main(arguments)`, which does the work and
+returns the exit code; one with `--json` also has `JSON`, the type of the printed document. Modules import what their
+work needs when they run, so that a shell's completion and `--help` start fast. Commands parse, call and print; the
+library computes what they print, and `sacristan.runs.commands.terminal` holds what they share. No command imports
 another.
 """
 
@@ -12,54 +12,69 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["COMMANDS", "schemas"]
+__all__ = ["COMMANDS", "GROUPS", "schemas"]
 
-# The module of each command, and its line in `runs --help`. A command is called like its module, less the underscore
-# (PEP 8's) where the name is a keyword or a module of the standard library.
-COMMANDS = {
-    "ls": "list runs, newest first",
-    "show": "show one run: times, config, result, metrics, and why it failed",
-    "config": "print the config of a run as YAML, for `with FILE.yaml`",
-    "log": "print the output of a run",
-    "metrics": "show the metrics of a run, or the points of some",
-    "diff": "show the differences between two runs: config, sources, packages, git, results, metrics",
-    "compare": "compare groups of runs by a metric, with tests",
-    "plot": "draw curves, on the terminal or as a picture",
-    "report": "write runs as one HTML file to send to somebody",
-    "board": "show runs in the browser",
-    "tokens": "add, list and revoke tokens for the board",
-    "tag": "add tags to a run, for ls --tag",
-    "rename": "give a run a display name, which lists and legends show",
-    "note": "show the note of a run, or replace it",
-    "rm": "move runs to the trash, or delete them",
-    "restore": "list the trash, or restore runs from it",
-    "gc_": "empty the trash; delete leftovers of crashes, and files that no run uses",
-    "export": "write whole runs into one archive, or a table of runs or metrics",
-    "card": "write a model card, a Markdown page, from the record of a run",
-    "import_": "import the runs of an archive",
-    "copy_": "copy whole runs to another folder or database",
-    "artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
-    "sources": "list a run's source files, or copy them to a folder",
-    "work": "start queued runs, on any number of machines",
-    "watch": "report runs that failed, died or finished, as lines or notifications",
-    "resume": "resume an interrupted run in its own record, from its newest state",
-    "fork": "start a new run from the state of another run, with a changed config",
-    "check": "compare a script of stock Sacred with itself under this lab, before you move",
-    "reproduce": "run a past run again from its record, and judge the result",
-    "sync": "send runs to MongoDB that outages and killed processes left behind",
-    "reap": "mark runs as DEAD whose process is gone",
-    "reindex": "rebuild the index of the runs, and name unreadable ones",
-    "mongod": "start a local MongoDB, until Ctrl-C",
-    "mcp": "answer a coding agent's questions about runs, over the Model Context Protocol",
-    "schema": "print the JSON Schema of a command's --json",
-    "docs": "open the documentation, or the page that fits some words",
-    "completion": "print the completion script of a shell",
+# The module of each command by purpose, and its line in `sacristan --help`. A command is called like its module, less
+# the underscore (PEP 8's) where the name is a keyword or a module of the standard library.
+GROUPS = {
+    "look at runs": {
+        "ls": "list runs, newest first",
+        "show": "show one run: times, config, result, metrics, and why it failed",
+        "config": "print the config of a run as YAML, for `with FILE.yaml`",
+        "log": "print the output of a run",
+        "metrics": "show the metrics of a run, or the points of some",
+        "artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
+        "sources": "list a run's source files, or copy them to a folder",
+        "board": "show runs in the browser",
+        "watch": "report runs that failed, died or finished, as lines or notifications",
+    },
+    "comparisons and reports": {
+        "diff": "show the differences between two runs: config, sources, packages, git, results, metrics",
+        "compare": "compare groups of runs by a metric, with tests",
+        "plot": "draw curves, on the terminal or as a picture",
+        "report": "write runs as one HTML file to send to somebody",
+        "card": "write a model card, a Markdown page, from the record of a run",
+    },
+    "run again": {
+        "resume": "resume an interrupted run in its own record, from its newest state",
+        "fork": "start a new run from the state of another run, with a changed config",
+        "reproduce": "run a past run again from its record, and judge the result",
+        "work": "start queued runs, on any number of machines",
+        "check": "compare a script of stock Sacred with itself under this lab, before you move",
+    },
+    "describe and remove": {
+        "tag": "add tags to a run, for ls --tag",
+        "rename": "give a run a display name, which lists and legends show",
+        "note": "show the note of a run, or replace it",
+        "rm": "move runs to the trash, or delete them",
+        "restore": "list the trash, or restore runs from it",
+        "gc_": "empty the trash; delete leftovers of crashes, and files that no run uses",
+    },
+    "move between stores": {
+        "export": "write whole runs into one archive, or a table of runs or metrics",
+        "import_": "import the runs of an archive",
+        "copy_": "copy whole runs to another folder or database",
+        "sync": "send runs to MongoDB that outages and killed processes left behind",
+    },
+    "look after stores": {
+        "reap": "mark runs as DEAD whose process is gone",
+        "reindex": "rebuild the index of the runs, and name unreadable ones",
+        "mongod": "start a local MongoDB, until Ctrl-C",
+        "tokens": "add, list and revoke tokens for the board",
+    },
+    "tools": {
+        "docs": "open the documentation, or the page that fits some words",
+        "mcp": "answer a coding agent's questions about runs, over the Model Context Protocol",
+        "schema": "print the JSON Schema of a command's --json",
+        "completion": "print the completion script of a shell",
+    },
 }
+COMMANDS = {module: help for group in GROUPS.values() for module, help in group.items()}
 
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each command that takes `--json`, by its name."""
-    from runs.documents.schemas import schema_of
+    from sacristan.runs.documents.schemas import schema_of
 
-    modules = {name.rstrip("_"): importlib.import_module(f"runs.commands.{name}") for name in COMMANDS}
+    modules = {name.rstrip("_"): importlib.import_module(f"sacristan.runs.commands.{name}") for name in COMMANDS}
     return {name: schema_of(name, module.JSON) for name, module in modules.items() if hasattr(module, "JSON")}

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from observers.record.redaction import hide_user
-from runs.commands.terminal.arguments import place, port, where_of
-from runs.errors import ServerError, needing_extra
+from sacristan.observers.record.redaction import hide_user
+from sacristan.runs.commands.terminal.arguments import place, port, where_of
+from sacristan.runs.errors import ServerError, needing_extra
 
 if TYPE_CHECKING:
-    from runs.board.policy import Proxy
-    from runs.board.tokens import TokenFile
+    from sacristan.runs.board.policy import Proxy
+    from sacristan.runs.board.tokens import TokenFile
 
 __all__ = ["add_arguments", "main"]
 
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token", nargs="?", const="", help="token that browsers must present; without a value, a random one"
     )
-    help = "accept the named tokens of `runs tokens`, or of another FILE"
+    help = "accept the named tokens of `sacristan tokens`, or of another FILE"
     parser.add_argument("--tokens", nargs="?", const="", metavar="FILE", help=help)
     help = "header in which a proxy names the user; needs --proxy"
     parser.add_argument("--user-header", metavar="NAME", help=help)
@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
     with needing_extra("board", "the board"):
         import plotly  # noqa: F401  # whose script is served
 
-        from runs.board.serving import BoardServer
+        from sacristan.runs.board.serving import BoardServer
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
@@ -87,13 +87,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _stores(texts: Sequence[str]) -> str | dict[str, str]:
-    """Return the store, or several by name.
+    """Return the store, or several by name, each written `NAME=STORE`.
 
-    Args:
-        texts: Folders or URLs, of which several have a name and `=` before them.
-
-    Raises:
-        ServerError: If one of several has no name, or two have the same.
+    Raises ServerError if a name is missing or used twice.
     """
     found = [_NAMED.fullmatch(text) for text in texts]
     if found == [None] or (len(texts) == 1 and Path(texts[0]).is_dir()):  # a folder may be named a=b
@@ -113,14 +109,14 @@ def _stores(texts: Sequence[str]) -> str | dict[str, str]:
 
 
 def _tokens(path: str | None) -> TokenFile | None:
-    from runs.board.tokens import TokenFile, default_tokens
+    from sacristan.runs.board.tokens import TokenFile, default_tokens
 
     return None if path is None else TokenFile(Path(path) if path else default_tokens())
 
 
 def _proxy(arguments: argparse.Namespace) -> Proxy | None:
-    from runs.board.policy import Proxy
-    from runs.board.visitors import Role
+    from sacristan.runs.board.policy import Proxy
+    from sacristan.runs.board.visitors import Role
 
     if arguments.user_header is None and arguments.proxy is None:
         if arguments.user_role:

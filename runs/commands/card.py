@@ -1,11 +1,11 @@
-"""`card`: what a model is and how good it is, as a page of Markdown."""
+"""`card`: a model card in Markdown."""
 
 from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_output, add_run, open_given, output_of
-from runs.commands.terminal.text import print_text
+from sacristan.runs.commands.terminal.arguments import add_output, add_run, open_given, output_of
+from sacristan.runs.commands.terminal.text import print_text
 
 __all__ = ["add_arguments", "main"]
 
@@ -18,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the card, or write it to a file."""
-    from runs.comparison.model_card import model_card
-    from runs.drawing.output_file import writing
+    from sacristan.runs.comparison.model_card import model_card
+    from sacristan.runs.drawing.output_file import writing
 
     output = output_of(arguments)
     with open_given(arguments) as store:

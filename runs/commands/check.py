@@ -6,16 +6,16 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json
-from runs.commands.terminal.text import Progress, print_json, print_text
-from runs.errors import LaunchError, naming_os_errors
-from runs.query.texts import count_text
-from runs.rerun.checking import CheckedLine, Difference, check_lines, command_lines
+from sacristan.runs.commands.terminal.arguments import add_json
+from sacristan.runs.commands.terminal.text import Progress, print_json, print_text
+from sacristan.runs.errors import LaunchError, naming_os_errors
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.rerun.checking import CheckedLine, Difference, check_lines, command_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from runs.rerun.checking import CommandLine
+    from sacristan.runs.rerun.checking import CommandLine
 
 __all__ = ["JSON", "add_arguments", "main"]
 

@@ -1,18 +1,18 @@
-"""`compare`: groups of runs against each other, with what that proves and what it does not."""
+"""`compare`: groups of runs against each other, with tests and cautions."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, confidence, open_given
-from runs.commands.terminal.selection import add_conditions, add_direction, add_groups, find_chosen, names_in
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text
-from runs.documents.compared import Compared, comparison_of
+from sacristan.runs.commands.terminal.arguments import add_json, confidence, open_given
+from sacristan.runs.commands.terminal.selection import add_conditions, add_direction, add_groups, find_chosen, names_in
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.documents.compared import Compared, comparison_of
 
 if TYPE_CHECKING:
-    from runs.comparison.comparing import Comparison
+    from sacristan.runs.comparison.comparing import Comparison
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -43,9 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Compare the groups, and print what came out."""
-    from runs.comparison.comparing import compare
-    from runs.comparison.reporting import as_latex
+    """Compare the groups, and print the result."""
+    from sacristan.runs.comparison.comparing import compare
+    from sacristan.runs.comparison.reporting import as_latex
 
     by, over = names_in(*arguments.by), names_in(*arguments.over)
     columns = (*by, *over, arguments.metric, "status", "command", "config")
@@ -70,7 +70,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _print(comparison: Comparison) -> None:
-    from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     print_text(comparison.title, "bold")
     print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
@@ -92,7 +92,7 @@ def _print(comparison: Comparison) -> None:
 
 
 def _print_lines(lines: list[str], style: str = "") -> None:
-    """Print lines, if there are some, below an empty one."""
+    """Print an empty line and then these lines, if there are any."""
     if lines:
         print()
     for line in lines:

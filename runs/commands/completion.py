@@ -1,4 +1,4 @@
-"""`completion`: what makes a shell complete commands, options and ids of runs."""
+"""`completion`: the script with which a shell completes commands, options and ids of runs."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 
 __all__ = ["add_arguments", "main"]
 
-_EPILOG = """bash: eval "$(runs completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit;
-fish: runs completion fish > ~/.config/fish/completions/runs.fish"""
+_EPILOG = """bash: eval "$(sacristan completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit;
+fish: sacristan completion fish > ~/.config/fish/completions/sacristan.fish"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,5 +20,5 @@ def main(arguments: argparse.Namespace) -> int:
     """Print the script for the shell."""
     import argcomplete
 
-    print(argcomplete.shellcode(["runs"], shell=arguments.shell))
+    print(argcomplete.shellcode(["sacristan", "runs"], shell=arguments.shell))
     return 0

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Annotated, Any
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.text import harmless, print_json, print_text
-from runs.errors import RunsError
-from runs.query.texts import value_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.text import harmless, print_json, print_text
+from sacristan.runs.errors import RunsError
+from sacristan.runs.query.texts import value_text
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print the config, or one entry of it."""
-    from runs.query.flattening import dotted
+    from sacristan.runs.query.flattening import dotted
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -32,9 +32,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.name:
             value = run.get(f"config.{arguments.name}")
             if value is None and arguments.name not in dotted(run.config):
-                raise RunsError(
-                    f"the config of run {run.id} has no {arguments.name!r}; see: python -m runs config {run.id}"
-                )
+                raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; see: sacristan config {run.id}")
     if arguments.json:
         print_json(value)
     elif isinstance(value, dict):

@@ -1,11 +1,11 @@
-"""`copy`: runs into another store."""
+"""`copy`: copy runs into another store."""
 
 from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, place
-from runs.commands.terminal.outcomes import CopiedRun, print_copied
+from sacristan.runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, place
+from sacristan.runs.commands.terminal.outcomes import CopiedRun, print_copied
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Copy the runs, and print which they are there."""
-    from runs.transfer.copying import copy
+    """Copy the runs, and print their new ids."""
+    from sacristan.runs.transfer.copying import copy
 
     with open_given(arguments) as store:
         chosen = [store.get(key) for key in arguments.runs]

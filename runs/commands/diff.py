@@ -1,4 +1,4 @@
-"""`diff`: what differs between two runs."""
+"""`diff`: differences between two runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_sources, print_text, print_unified
-from runs.documents.compared import Differences, differences_of
-from runs.query.texts import count_text, is_number, value_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_sources, print_text, print_unified
+from sacristan.runs.documents.compared import Differences, differences_of
+from sacristan.runs.query.texts import count_text, is_number, value_text
 
 if TYPE_CHECKING:
-    from runs.query.flattening import Changes
-    from runs.stores.run import Run
+    from sacristan.runs.query.flattening import Changes
+    from sacristan.runs.stores.run import Run
 
     _Section = Literal["command", "config", "git", "packages", "outcome", "metrics"]
 
@@ -55,8 +55,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _minor_statistics(metrics: Changes, runs: Sequence[Run]) -> set[str]:
     """Return the statistics of metrics to fold: all but the last and the best value, or the first that differs."""
-    from runs.comparison.direction import direction_of
-    from runs.errors import ComparisonError
+    from sacristan.runs.comparison.direction import direction_of
+    from sacristan.runs.errors import ComparisonError
 
     differing: dict[str, list[str]] = {}
     for name in (*metrics.changed, *metrics.removed, *metrics.added):

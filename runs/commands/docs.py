@@ -1,4 +1,4 @@
-"""`docs`: the documentation, or the page of it that fits some words."""
+"""`docs`: the documentation, or the page that best matches some words."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from runs.commands.terminal.text import is_terminal, print_text
-from runs.errors import RunsError
-from runs.query.texts import suggestion
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.commands.terminal.text import is_terminal, print_text
+from sacristan.runs.errors import RunsError
 
 __all__ = ["add_arguments", "main"]
 
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Open the documentation in a browser if both are there, and print where it is."""
+    """Open the documentation in a browser if both exist, and print its path."""
     folder = _folder()
     page = _page(folder, arguments.words) if arguments.words else folder
     name = "index" if page == folder else page.relative_to(folder).with_suffix("")
@@ -48,7 +48,7 @@ def _folder() -> Path:
 
 
 def _page(folder: Path, words: Sequence[str]) -> Path:
-    """Return the page with most of the words in its name and title, or else the one with most of them in its text.
+    """Return the page with most of the words in its name and title, or else the one where they occur most often.
 
     Of several, a page whose name begins with the first word comes first, then one with more of them in its name.
     """
@@ -71,7 +71,7 @@ def _page(folder: Path, words: Sequence[str]) -> Path:
         return best
     known = [word for page in pages for word in (page.stem, *_title(page).split())]
     listed = ", ".join(page.stem for page in pages if page.parent == folder)
-    hint = suggestion(words[0], known, f"there are: {listed}")
+    hint = word_suggestion(words[0], known, f"there are: {listed}")
     raise RunsError(f"{' '.join(words)}: got words that are in no page; {hint}")
 
 

@@ -13,17 +13,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from observers.record.redaction import hide_passwords
-from runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
-from runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
-from runs.commands.terminal.selection import add_selection, choose_runs, names_in
-from runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
-from runs.errors import RunsError
-from runs.query.texts import count_text, list_text
+from sacristan.observers.record.redaction import hide_passwords
+from sacristan.runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
+from sacristan.runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
+from sacristan.runs.commands.terminal.selection import add_selection, choose_runs, names_in
+from sacristan.runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
+from sacristan.runs.errors import RunsError
+from sacristan.runs.query.texts import count_text, list_text
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
-    from runs.transfer.anonymous import AnonymousRuns
+    from sacristan.runs.stores.run import Run
+    from sacristan.runs.transfer.anonymous import AnonymousRuns
 
 __all__ = ["add_arguments", "main"]
 
@@ -61,10 +61,10 @@ class _Export:
 
     Attributes:
         format: One of `_FORMATS`.
-        output: The file, folder or address; None for stdout.
+        output: The file, folder or URL; None for stdout.
         columns: Fields of a table of runs.
         metrics: Metrics of a table of points; None for a table of runs.
-        is_staged: Whether the output is a place in which it does not stay.
+        is_staged: Whether the output is a staging place, from which it is moved.
     """
 
     format: str
@@ -98,18 +98,18 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _place(text: str) -> Path | str:
-    """Return a path, or the address of a server as it is."""
+    """Return a path, or the URL of a server unchanged."""
     return text if "://" in text else Path(text)
 
 
 def _format_of(arguments: argparse.Namespace) -> str:
-    """Return the format that was asked for, or the one of the file's suffix; a ZIP archive by default."""
+    """Return the requested format, or the one of the file's suffix; a ZIP archive by default."""
     suffix = arguments.output.suffix.removeprefix(".").lower() if isinstance(arguments.output, Path) else ""
     return arguments.format or (suffix if suffix in _FORMATS else "zip")
 
 
 def _check_place(output: Path | str | None, format: str) -> None:
-    """Reject a file, folder or address that the format cannot be written to."""
+    """Reject a file, folder or URL that the format cannot be written to."""
     if output is None and format in (*_ARCHIVES, "parquet"):
         raise RunsError(f"export: got no file, expected -o FILE.{'zip' if format == 'rocrate' else format}")
     if output is None and format in _TRACKERS:
@@ -142,7 +142,7 @@ def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 
 
 def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str], keep: Sequence[str]) -> tuple[int, str]:
-    from runs.transfer.anonymous import UNPROVEN, anonymised
+    from sacristan.runs.transfer.anonymous import UNPROVEN, anonymised
 
     for sentence in UNPROVEN:
         print_to_stderr(f"note: {sentence}")
@@ -164,7 +164,7 @@ def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str], 
 
 
 def _proof(anonymous: AnonymousRuns) -> Iterator[str]:
-    """Yield what was searched, and what was not."""
+    """Yield which words were searched for, and which parts were not searched."""
     yield "none of the replaced words is left in what was searched"
     if anonymous.unsearched:
         parts = [f"{part} ({count_text(count, 'file')})" for part, count in anonymous.unsearched.items()]
@@ -175,8 +175,8 @@ def _proof(anonymous: AnonymousRuns) -> Iterator[str]:
 
 
 def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    from runs.transfer.exporting import export_to
-    from runs.transfer.targets import target_of
+    from sacristan.runs.transfer.exporting import export_to
+    from sacristan.runs.transfer.targets import target_of
 
     counts: Counter[str] = Counter()
     for sentence in target_of(export.format).LACKS:
@@ -197,8 +197,8 @@ def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 
 
 def _write_archive(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    from runs.transfer import research_crate
-    from runs.transfer.archives import export_runs
+    from sacristan.runs.transfer import research_crate
+    from sacristan.runs.transfer.archives import export_runs
 
     is_crate = export.format == "rocrate"
     if is_crate:
@@ -212,7 +212,7 @@ def _write_archive(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 
 
 def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    from runs.transfer import tables
+    from sacristan.runs.transfer import tables
 
     tables.check_extra(export.format)
     for sentence in tables.lacks(export.format, export.columns, export.metrics):
@@ -241,7 +241,7 @@ def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[TextIO]:
-    from runs.drawing.output_file import writing
+    from sacristan.runs.drawing.output_file import writing
 
     if output is None:
         yield sys.stdout

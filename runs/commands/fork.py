@@ -1,12 +1,12 @@
-"""`fork`: new runs that start from a state of another."""
+"""`fork`: start a new run from a saved state of another one."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
-from runs.commands.terminal.becoming import begin
+from sacristan.runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
+from sacristan.runs.commands.terminal.becoming import begin
 
 __all__ = ["add_arguments", "main"]
 
@@ -29,10 +29,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Start the new run, instead of this process."""
-    from runs.rerun.processes import check_settings
-    from runs.rerun.resuming import fork_launch
-    from runs.rerun.states import with_folder
+    """Replace this process with the new run."""
+    from sacristan.runs.rerun.processes import check_settings
+    from sacristan.runs.rerun.resuming import fork_launch
+    from sacristan.runs.rerun.states import with_folder
 
     updates, options = split_rest(arguments.rest)
     with open_given(arguments) as store:

@@ -1,11 +1,11 @@
-"""`gc`: files that no run uses go."""
+"""`gc`: remove files that no run uses."""
 
 from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.outcomes import RemovedRuns, print_removed
+from sacristan.runs.commands.terminal.arguments import add_json, open_given
+from sacristan.runs.commands.terminal.outcomes import RemovedRuns, print_removed
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Remove the files, and print what that reclaimed."""
+    """Remove the files, and print the reclaimed space."""
     with open_given(arguments) as store:
         print_removed(store.collect(), in_json=arguments.json)
     return 0

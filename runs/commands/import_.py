@@ -1,4 +1,4 @@
-"""`import`: runs of an archive, or past runs of another tracker."""
+"""`import`: import runs from an archive, or past runs of another tracker."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json, is_url, number, open_place, where_of
-from runs.commands.terminal.outcomes import CopiedRun, print_copied
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
-from runs.errors import RunsError
-from runs.query.texts import count_text
-from runs.transfer.trackers import READERS
+from sacristan.runs.commands.terminal.arguments import add_json, is_url, number, open_place, where_of
+from sacristan.runs.commands.terminal.outcomes import CopiedRun, print_copied
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.errors import RunsError
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.transfer.trackers import READERS
 
 if TYPE_CHECKING:
-    from runs.transfer.foreign import ImportedRun
+    from sacristan.runs.transfer.foreign import ImportedRun
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -62,9 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Import the runs, and print their ids here; return 1 if a run could not be read."""
-    from runs.transfer.archives import import_runs
-    from runs.transfer.foreign import import_foreign
-    from runs.transfer.trackers import is_known, others_at
+    from sacristan.runs.transfer.archives import import_runs
+    from sacristan.runs.transfer.foreign import import_foreign
+    from sacristan.runs.transfer.trackers import is_known, others_at
 
     is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path) and not is_known(arguments.path)
     if is_archive and (arguments.dry or arguments.tags):
@@ -91,8 +91,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _removing_unused(folder: Path) -> Iterator[None]:
-    """Remove the folders that were made for a new store again, if an error leaves it without runs."""
-    from runs.query.index.file import INDEX
+    """Remove the folders that were created for a new store, if an error leaves it without runs."""
+    from sacristan.runs.query.index.file import INDEX
 
     made = [each for each in (folder, *folder.parents) if not each.exists()]
     try:
@@ -108,7 +108,7 @@ def _removing_unused(folder: Path) -> Iterator[None]:
 
 
 def _report(outcomes: Iterable[ImportedRun], *, where: str, in_json: bool, dry: bool) -> int:
-    """Print each outcome as it comes, and their sum, also if the import is interrupted or the source breaks off."""
+    """Print each outcome as it arrives, and the totals, even if the import is interrupted or the source fails."""
     counts: Counter[str] = Counter()
     rows: list[Imported] = []
     try:

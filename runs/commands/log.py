@@ -1,4 +1,4 @@
-"""`log`: what a run wrote to its terminal."""
+"""`log`: the terminal output of a run."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, add_run, number, open_given
-from runs.commands.terminal.sieve import Sieve
-from runs.commands.terminal.text import is_coloured, is_terminal, print_json
-from runs.documents.whole_runs import Output, output_of
-from runs.errors import RunsError
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, number, open_given
+from sacristan.runs.commands.terminal.sieve import Sieve
+from sacristan.runs.commands.terminal.text import is_coloured, is_terminal, print_json
+from sacristan.runs.documents.whole_runs import Output, output_of
+from sacristan.runs.errors import RunsError
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
-    from runs.stores.store import Store
+    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print the output, to its end or as it comes."""
+    """Print the output, to its end or live."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         if arguments.rank and arguments.follow:
@@ -60,7 +60,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _output_of(run: Run, rank: int) -> Callable[[], bytes]:
-    """Return what reads the output of a rank."""
+    """Return the function that reads the output of a rank."""
     if rank == 0:
         return lambda: run.read_output()[0]
     outputs = run.rank_outputs
@@ -71,7 +71,7 @@ def _output_of(run: Run, rank: int) -> Callable[[], bytes]:
 
 
 def _follow(store: Store, run: Run, sieve: Sieve | None) -> None:
-    """Write output as it comes, until the run has ended."""
+    """Write output as it arrives, until the run has ended."""
     position = 0
     while True:
         # Looked at before the output, so that what comes last is read.

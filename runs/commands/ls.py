@@ -7,12 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, bound, open_given
-from runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
-from runs.commands.terminal.tables import Cell, Column, print_row, print_table
-from runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
-from runs.documents.listing import COLUMNS, LISTED, Listing, list_runs, listed_run
-from runs.query.texts import (
+from sacristan.runs.commands.terminal.arguments import add_json, bound, open_given
+from sacristan.runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_row, print_table
+from sacristan.runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
+from sacristan.runs.documents.listing import COLUMNS, LISTED, Listing, list_runs, listed_run
+from sacristan.runs.query.texts import (
     MISSING,
     STATUS_STYLES,
     count_text,
@@ -23,8 +23,8 @@ from runs.query.texts import (
 )
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
-    from runs.stores.store import Store
+    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List the runs, once or for ever."""
+    """List the runs, once or forever."""
     columns = names_in(arguments.columns) if arguments.columns else COLUMNS
     limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0)
     conditions_in(arguments)  # rejects invalid ones before a store is opened
@@ -113,9 +113,9 @@ def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
 
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Return the usual columns; in a table also the settings that differ, and the field of the order."""
-    from runs.query.names import full_name, short_name
-    from runs.stores.settings import telling_settings
+    """Return the default columns; in a table also the settings that differ, and the field of the order."""
+    from sacristan.runs.query.names import full_name, short_name
+    from sacristan.runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
         return COLUMNS
@@ -139,14 +139,14 @@ def _header(names: Sequence[str], rows: Sequence[Sequence[Any]], *, are_usual: b
 
 def _has_id(names: Sequence[str]) -> bool:
     """Tell whether the id is among the columns; otherwise it is the first one."""
-    from runs.query.names import full_name
+    from sacristan.runs.query.names import full_name
 
     return "_id" in map(full_name, names)
 
 
 def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
-    """Return the layout of a column; a usual one with the same value in all runs gives way to what tells them apart."""
-    from runs.query.names import TIMES, full_name
+    """Return the layout of a column; a default one with the same value in all runs is dropped first."""
+    from sacristan.runs.query.names import TIMES, full_name
 
     full = full_name(name)
     is_spare = is_usual and full != "status" and len(values) > 1 and all(value == values[0] for value in values)
@@ -164,7 +164,7 @@ def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
 
 
 def _cell(name: str, value: Any) -> Cell:
-    from runs.query.names import TIMES, full_name
+    from sacristan.runs.query.names import TIMES, full_name
 
     full = full_name(name)
     if name == "duration":
@@ -188,8 +188,8 @@ def _note_broken(broken: dict[str, str]) -> None:
 
 
 def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> int:
-    """Print the newest runs, the last one last, and then a line for each that is new or has changed, for ever."""
-    from runs.stores.rows import read_rows
+    """Print the newest runs, newest last, and then a line for each new or changed run, forever."""
+    from sacristan.runs.stores.rows import read_rows
 
     conditions = conditions_in(arguments)
     rows, _ = read_rows(find_chosen(store, arguments, columns), columns)
@@ -208,7 +208,7 @@ def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str],
 
 
 class _Lines:
-    """Runs printed one after the other: as lines of JSON, or as a table that grows."""
+    """Runs printed one by one: as lines of JSON, or as a growing table."""
 
     def __init__(self, columns: Sequence[str], *, in_json: bool) -> None:
         self._names, self._in_json = columns, in_json
@@ -231,5 +231,5 @@ class _Lines:
 
 
 def _state(row: Mapping[str, Any]) -> str:
-    """Return the values that make a line news, without those that change as time passes."""
+    """Return the values whose change makes a line worth printing, without those that change as time passes."""
     return repr([value for name, value in row.items() if name not in ("duration", "heartbeat")])

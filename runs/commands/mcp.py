@@ -6,8 +6,8 @@ import argparse
 import os
 import sys
 
-from runs.commands.terminal.arguments import add_store_place, where_of
-from runs.errors import needing_extra
+from sacristan.runs.commands.terminal.arguments import add_store_place, where_of
+from sacristan.runs.errors import needing_extra
 
 __all__ = ["add_arguments", "main"]
 
@@ -26,7 +26,7 @@ def main(arguments: argparse.Namespace) -> int:
     with needing_extra("mcp", "the server"):
         import mcp  # noqa: F401
 
-        from runs.documents.mcp.serving import serve
+        from sacristan.runs.documents.mcp.serving import serve
 
     serve(where_of(arguments))
     # A thread may still read an answer that nobody awaits any more.

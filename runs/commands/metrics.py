@@ -7,15 +7,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import is_terminal, print_json, print_text
-from runs.documents.whole_runs import METRICS, curves_of, statistics_of
-from runs.query.texts import cell_text, count_text, duration_text, value_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import is_terminal, print_json, print_text
+from sacristan.runs.documents.whole_runs import METRICS, curves_of, statistics_of
+from sacristan.runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
-    from observers.record.points.points import Series
-    from runs.stores.run import Run
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Print a summary of all metrics, or the points of those that are named."""
+    """Print a summary of all metrics, or the points of the named ones."""
     count = _count(arguments)
     with open_given(arguments) as store:
         run = store.get(arguments.run)

@@ -6,7 +6,7 @@ import argparse
 import signal
 from pathlib import Path
 
-from runs.commands.terminal.arguments import folder_of, is_url, port, where_of
+from sacristan.runs.commands.terminal.arguments import folder_of, is_url, port, where_of
 
 __all__ = ["add_arguments", "main"]
 
@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Start the server, and stop it on Ctrl-C or SIGTERM."""
-    from runs.work.mongod import Mongod
+    from sacristan.runs.work.mongod import Mongod
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt

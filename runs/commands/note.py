@@ -1,4 +1,4 @@
-"""`note`: what people write about a run."""
+"""`note`: the note that people keep about a run."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import argparse
 import sys
 from typing import TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -47,7 +47,7 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(Noted(id=run.id, uid=run.uid, note=run.note))
         elif arguments.text is None and not run.note:
-            print_to_stderr(f"run {run.id} has no note; write one with: python -m runs note {run.id} 'TEXT'")
+            print_to_stderr(f"run {run.id} has no note; write one with: sacristan note {run.id} 'TEXT'")
         elif arguments.text is None:
             for line in run.note.splitlines():
                 print_text(line)

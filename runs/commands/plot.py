@@ -1,4 +1,4 @@
-"""`plot`: curves on the terminal, or into a picture."""
+"""`plot`: curves on the terminal, or in a picture."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_output, add_runs, bound, confidence, open_given, output_of
-from runs.commands.terminal.outcomes import print_problems, print_written
-from runs.commands.terminal.selection import add_curves, add_groups, add_selection, choose_runs, names_in
-from runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
+from sacristan.runs.commands.terminal.arguments import (
+    add_json,
+    add_output,
+    add_runs,
+    bound,
+    confidence,
+    open_given,
+    output_of,
+)
+from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
+from sacristan.runs.commands.terminal.selection import add_curves, add_groups, add_selection, choose_runs, names_in
+from sacristan.runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from runs.drawing.curve import Curve, Panel
+    from sacristan.runs.drawing.curve import Curve, Panel
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -102,10 +110,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Draw the curves."""
-    from runs.comparison.panels import View, make_panels
+    from sacristan.runs.comparison.panels import View, make_panels
 
     if arguments.output is not None:
-        from runs.drawing.figure_files import check_format
+        from sacristan.runs.drawing.figure_files import check_format
 
         check_format(arguments.output)
     output = output_of(arguments)
@@ -122,7 +130,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(Plotted(x=arguments.x, panels=[_document(panel) for panel in panels]))
     elif output is not None:
-        from runs.drawing.figure_files import draw
+        from sacristan.runs.drawing.figure_files import draw
 
         draw(panels, output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)
@@ -138,7 +146,7 @@ def _document(panel: Panel) -> PlottedPanel:
 
 
 def _curve_document(curve: Curve) -> PlottedCurve:
-    def listed(values: np.ndarray | None) -> list[Any] | None:
+    def as_list(values: np.ndarray | None) -> list[Any] | None:
         return None if values is None else values.tolist()
 
     return {
@@ -146,15 +154,15 @@ def _curve_document(curve: Curve) -> PlottedCurve:
         "own_from": curve.own_from,
         "x": curve.x.tolist(),
         "y": curve.y.tolist(),
-        "low": listed(curve.low),
-        "high": listed(curve.high),
-        "counts": listed(curve.counts),
-        "raw": listed(curve.raw),
+        "low": as_list(curve.low),
+        "high": as_list(curve.high),
+        "counts": as_list(curve.counts),
+        "raw": as_list(curve.raw),
     }
 
 
 def _print(panels: Sequence[Panel]) -> None:
-    from runs.drawing.terminal_plot import draw_text
+    from sacristan.runs.drawing.terminal_plot import draw_text
 
     size = shutil.get_terminal_size()
     lines = (size.lines if is_terminal() else 24) - 2

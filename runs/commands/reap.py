@@ -1,12 +1,12 @@
-"""`reap`: runs whose process is gone are marked as DEAD."""
+"""`reap`: mark runs whose process is gone as DEAD."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_store_place, where_of
-from runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_store_place, where_of
+from sacristan.runs.commands.terminal.text import print_json, print_text
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Mark the runs, and print which."""
-    from runs.transfer.syncing import reap
+    """Mark the runs, and print them."""
+    from sacristan.runs.transfer.syncing import reap
 
     found = reap(where_of(arguments))
     if arguments.json:

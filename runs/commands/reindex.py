@@ -6,8 +6,8 @@ import argparse
 import time
 from typing import TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
-from runs.commands.terminal.text import Progress, print_json, print_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_store_place, folder_of
+from sacristan.runs.commands.terminal.text import Progress, print_json, print_text
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -50,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Build the index, and print what cannot be read."""
-    from runs.query.index.index import Index
+    """Build the index, and print which runs cannot be read."""
+    from sacristan.runs.query.index.index import Index
 
     store = folder_of(arguments)
     with Index(store, Progress()) as index:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.text import print_json, print_text
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Name the run."""
+    """Give the run a display name."""
     with open_given(arguments) as store:
         run = store.rename(store.get(arguments.run), arguments.name)
         if arguments.json:

@@ -1,12 +1,12 @@
-"""`report`: runs as one HTML file to send to somebody."""
+"""`report`: runs as one HTML file to share."""
 
 from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
-from runs.commands.terminal.outcomes import print_problems, print_written
-from runs.commands.terminal.selection import (
+from sacristan.runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
+from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
+from sacristan.runs.commands.terminal.selection import (
     add_curves,
     add_direction,
     add_groups,
@@ -14,13 +14,13 @@ from runs.commands.terminal.selection import (
     choose_runs,
     names_in,
 )
-from runs.errors import RunsError
-from runs.query.texts import count_text
+from sacristan.runs.errors import RunsError
+from sacristan.runs.query.texts import count_text
 
 __all__ = ["add_arguments", "main"]
 
 _EPILOG = """The file needs only a browser: it has no script and loads nothing. With --by, curves are means of the
-groups; with --compare, the groups are compared as by `runs compare`."""
+groups; with --compare, the groups are compared as by `sacristan compare`."""
 _LIMIT = 20
 
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Write the report."""
-    from runs.comparison.html_report import write_report
+    from sacristan.runs.comparison.html_report import write_report
 
     output_of(arguments)
     output, by = arguments.output, names_in(*arguments.by)

@@ -8,22 +8,30 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest, typed_store
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
-from runs.documents.compared import RunKey, run_key
-from runs.errors import LaunchError, naming_os_errors
-from runs.query.texts import value_text
-from runs.rerun.environment import Differing
-from runs.rerun.verdict import Deviation, MetricVerdict, Tolerance
+from sacristan.runs.commands.terminal.arguments import (
+    Parser,
+    add_json,
+    add_run,
+    number,
+    open_given,
+    split_rest,
+    typed_store,
+)
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
+from sacristan.runs.documents.compared import RunKey, run_key
+from sacristan.runs.errors import LaunchError, naming_os_errors
+from sacristan.runs.query.texts import value_text
+from sacristan.runs.rerun.environment import Differing
+from sacristan.runs.rerun.verdict import Deviation, MetricVerdict, Tolerance
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from runs.rerun.planning import Plan
-    from runs.rerun.record import Record
-    from runs.rerun.reproducing import Reproduction
-    from runs.rerun.verdict import Verdict
+    from sacristan.runs.rerun.planning import Plan
+    from sacristan.runs.rerun.record import Record
+    from sacristan.runs.rerun.reproducing import Reproduction
+    from sacristan.runs.rerun.verdict import Verdict
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -137,11 +145,11 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run it again, and print the verdict."""
-    from runs.rerun.planning import planned
-    from runs.rerun.record import Record
-    from runs.rerun.reproducing import carry_out
-    from runs.rerun.verdict import DIVERGED
+    """Reproduce the run, and print the verdict."""
+    from sacristan.runs.rerun.planning import planned
+    from sacristan.runs.rerun.record import Record
+    from sacristan.runs.rerun.reproducing import carry_out
+    from sacristan.runs.rerun.verdict import DIVERGED
 
     arguments.error_code = 2
     tolerance = Tolerance(arguments.rtol, arguments.atol, dict(arguments.tolerance))
@@ -165,7 +173,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _announce(plan: Plan) -> None:
-    """Print to stderr what is going to be done, and every difference from the recorded run."""
+    """Print the plan to stderr, with every difference from the recorded run."""
     lines = [f"reproducing run {plan.record.id}: {_sources_text(plan)}"]
     lines += [f"note: {note}" for note in (*plan.notes, *plan.environment.notes)]
     lines += [f"differs: {difference.text}" for difference in plan.environment.loud]
@@ -212,7 +220,7 @@ def _print_sentences(title: str, sentences: Iterable[str]) -> None:
 
 
 def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
-    from runs.rerun.environment import requirements
+    from sacristan.runs.rerun.environment import requirements
 
     text = requirements(record)
     folder = Path(arguments.env or f"reproduce-{record.id}")
@@ -223,7 +231,7 @@ def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
     python = "python" + ".".join(record.python.split(".")[:2]) if record.python else "python3"
     here = shlex.quote(str(folder / "venv"))
     build = f"{python} -m venv {here} && {here}/bin/python -m pip install -r {shlex.quote(str(path))}"
-    again = f"{here}/bin/python -m runs --store {typed_store(arguments)} reproduce {record.id}"
+    again = f"{here}/bin/sacristan --store {typed_store(arguments)} reproduce {record.id}"
     if arguments.json:
         print_json(RecordedEnvironment(requirements=str(path), build=build, reproduce=again, python=record.python))
     else:
@@ -236,7 +244,7 @@ def _write_environment(record: Record, arguments: argparse.Namespace) -> int:
 
 
 def _print(done: Reproduction) -> None:
-    from runs.rerun.verdict import COLOURS, DIVERGED, IDENTICAL
+    from sacristan.runs.rerun.verdict import COLOURS, DIVERGED, IDENTICAL
 
     verdict = done.verdict
     print_text(verdict.text, COLOURS[verdict.verdict])
@@ -254,7 +262,7 @@ def _print(done: Reproduction) -> None:
 
 
 def _print_metrics(verdict: Verdict) -> None:
-    from runs.rerun.verdict import COLOURS
+    from sacristan.runs.rerun.verdict import COLOURS
 
     numbers = [Column(name, is_number=True) for name in ("points", "deviating", "largest", "allowed")]
     rows = [

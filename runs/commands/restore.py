@@ -1,4 +1,4 @@
-"""`restore`: runs that come back out of the trash."""
+"""`restore`: bring runs back from the trash."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json, open_given
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text
-from runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
+from sacristan.runs.commands.terminal.arguments import add_json, open_given
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
 
 if TYPE_CHECKING:
-    from runs.stores.changes import Discarded
-    from runs.stores.run import Run
+    from sacristan.runs.stores.changes import Discarded
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["JSON", "add_arguments", "main"]
 

@@ -1,18 +1,18 @@
-"""`resume`: a run that was cut off, resumed in its own record."""
+"""`resume`: resume an interrupted run in its own record."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import Parser, add_run, number, open_given, split_rest
-from runs.commands.terminal.becoming import begin
-from runs.commands.terminal.text import print_text, print_to_stderr
-from runs.query.texts import list_text
+from sacristan.runs.commands.terminal.arguments import Parser, add_run, number, open_given, split_rest
+from sacristan.runs.commands.terminal.becoming import begin
+from sacristan.runs.commands.terminal.text import print_text, print_to_stderr
+from sacristan.runs.query.texts import list_text
 
 if TYPE_CHECKING:
-    from runs.rerun.replaying import Replay
-    from runs.stores.run import Run
+    from sacristan.runs.rerun.replaying import Replay
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["add_arguments", "main"]
 
@@ -34,10 +34,10 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Resume the run, instead of this process."""
-    from runs.rerun.record import Record
-    from runs.rerun.resuming import changed_sources, resume_launch
-    from runs.rerun.states import states_of, with_folder
+    """Replace this process with the resumed run."""
+    from sacristan.runs.rerun.record import Record
+    from sacristan.runs.rerun.resuming import changed_sources, resume_launch
+    from sacristan.runs.rerun.states import states_of, with_folder
 
     settings, options = split_rest(arguments.rest)
     with open_given(arguments) as store:
@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _verified(run: Run, num_steps: int, settings: list[str]) -> bool:
-    from runs.rerun.replaying import replay
+    from sacristan.runs.rerun.replaying import replay
 
     print_to_stderr(f"replaying the last {num_steps} recorded steps of run {run.id} ...")
     found = replay(run, num_steps, settings)

@@ -1,4 +1,4 @@
-"""`rm`: runs that go, into the trash or for good."""
+"""`rm`: move runs to the trash, or delete them for good."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from runs.commands.terminal.arguments import add_json, add_runs, open_given
-from runs.commands.terminal.outcomes import RemovedRuns, print_removed
-from runs.commands.terminal.selection import add_conditions, choose_runs
-from runs.commands.terminal.text import harmless, print_to_stderr
-from runs.errors import RunsError, StoreError
-from runs.query.texts import time_text
-from runs.stores.run_list import HANDFUL, census
+from sacristan.runs.commands.terminal.arguments import add_json, add_runs, open_given
+from sacristan.runs.commands.terminal.outcomes import RemovedRuns, print_removed
+from sacristan.runs.commands.terminal.selection import add_conditions, choose_runs
+from sacristan.runs.commands.terminal.text import harmless, print_to_stderr
+from sacristan.runs.errors import RunsError, StoreError
+from sacristan.runs.query.texts import time_text
+from sacristan.runs.stores.run_list import HANDFUL, census
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["JSON", "add_arguments", "main"]
 

@@ -1,13 +1,13 @@
-"""`schema`: the JSON Schema of what a command prints with `--json`."""
+"""`schema`: the JSON Schema of a command's `--json`."""
 
 from __future__ import annotations
 
 import argparse
 import json
 
-from runs.commands import schemas
-from runs.errors import RunsError
-from runs.query.texts import suggestion
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.commands import schemas
+from sacristan.runs.errors import RunsError
 
 __all__ = ["add_arguments", "main"]
 
@@ -22,14 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print one schema, or the reference of all."""
-    from runs.documents.reference import reference_page
+    from sacristan.runs.documents.reference import reference_page
 
     found = schemas()
     if arguments.name is None:
         print(reference_page(found), end="")
         return 0
     if arguments.name not in found:
-        hint = suggestion(arguments.name, found, f"there are: {', '.join(found)}")
+        hint = word_suggestion(arguments.name, found)
         raise RunsError(f"schema: got {arguments.name!r}, which is no command with --json; {hint}")
     print(json.dumps(found[arguments.name], indent=2))
     return 0

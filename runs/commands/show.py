@@ -1,4 +1,4 @@
-"""`show`: all that matters of one run on one screen."""
+"""`show`: one run on one screen."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.outcomes import print_problems
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text
-from runs.documents.whole_runs import SHOWN, shown_run
-from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
-from runs.query.names import REFUSED
-from runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.outcomes import print_problems
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.documents.whole_runs import SHOWN, shown_run
+from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
+from sacristan.runs.query.names import REFUSED
+from sacristan.runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -98,8 +98,8 @@ def _parent(run: Run) -> str:
 
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
-    """Yield the verdict on a reproduction: of the run itself, or by it."""
-    from runs.rerun.verdict import COLOURS
+    """Yield the verdict on a reproduction, of the run or by it."""
+    from sacristan.runs.rerun.verdict import COLOURS
 
     is_by = entry.get("by") == run.uid
     name, other = ("reproduces", "of") if is_by else ("reproduced", "by")
@@ -110,7 +110,7 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
 
 
 def _print_ranks(run: Run) -> None:
-    """Print the processes of a run of several."""
+    """Print the processes of a distributed run."""
     ranks = mappings_in(run.get("info.ranks"))
     if not ranks:
         return
@@ -130,7 +130,7 @@ def _print_sessions(run: Run) -> None:
 
 
 def _session_texts(session: Mapping[str, Any]) -> list[str]:
-    from runs.query.times import time_of
+    from sacristan.runs.query.times import time_of
 
     start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
     by = session.get("interrupted_by")
@@ -144,7 +144,7 @@ def _session_texts(session: Mapping[str, Any]) -> list[str]:
 
 
 def _session_changes(session: Mapping[str, Any]) -> str:
-    """Return what was not as in the first session, in few words."""
+    """Return in a few words what differs from the first session."""
     names = [*(session.get("changed_sources") or ())]
     for part, entries in mapping_of(session.get("changed_environment")).items():
         names += [f"{part} {name}" for name in mapping_of(entries)]
@@ -168,8 +168,8 @@ def _status(run: Run) -> str:
 
 
 def _sweep(run: Run) -> str:
-    """Return which trial of which sweep it is, and what the sweep chose for it."""
-    from runs.stores.settings import show
+    """Return the sweep and trial of the run, and the values that the sweep chose."""
+    from sacristan.runs.stores.settings import show
 
     sweep = run.get("meta.sweep")
     if not isinstance(sweep, Mapping):
@@ -189,8 +189,8 @@ def _git(run: Run) -> str:
 
 
 def _print_config(run: Run, *, is_whole: bool) -> None:
-    """Print the entries that something has set, with what that was; the others, too, if they are asked for."""
-    from runs.stores.settings import origins
+    """Print the entries that were set, with their source; also the others if `is_whole`."""
+    from sacristan.runs.stores.settings import origins
 
     config = dotted(run.config)
     if not config:
@@ -205,7 +205,7 @@ def _print_config(run: Run, *, is_whole: bool) -> None:
     print_table([Column(is_kept=True), Column(), Column()], rows)
     if len(shown) < len(config):
         count = f"{len(others)} more" if shown else f"all {len(others)} settings are"
-        print_text(f"  {count} at their defaults: python -m runs show {run.id} --config", "dim")
+        print_text(f"  {count} at their defaults: sacristan show {run.id} --config", "dim")
 
 
 def _setting_row(name: str, value: Any, set_by: str) -> list[Cell]:
@@ -228,7 +228,7 @@ def _print_metrics(run: Run) -> None:
 
 
 def _print_other_values(run: Run) -> None:
-    """Print of each metric with values that are no numbers how many they are, and the last one."""
+    """For each metric with non-numeric values, print how many there are, and the last one."""
     others = list(run.other_values().items())
     if not others:
         return
@@ -240,12 +240,12 @@ def _print_other_values(run: Run) -> None:
     ]
     print_table(columns, rows)
     if len(others) > _MAX_LINES:
-        print_text(f"  {len(others) - _MAX_LINES} more: python -m runs metrics {run.id}", "dim")
+        print_text(f"  {len(others) - _MAX_LINES} more: sacristan metrics {run.id}", "dim")
 
 
 def _print_info(run: Run) -> None:
-    """Print what the run noted in its info, but the curves that are among its metrics."""
-    from runs.stores.run import STEPS
+    """Print the run's info, except the curves that are among its metrics."""
+    from sacristan.runs.stores.run import STEPS
 
     curves = {name + end for name in run.statistics().keys() - run.summary.keys() for end in ("", STEPS)}
     left_out = {*curves, *_PRINTED, *(("metrics",) if mappings_in(run.info.get("metrics")) else ())}  # Sacred's ids
@@ -258,7 +258,7 @@ def _print_info(run: Run) -> None:
     is_cut = any(cell.text.endswith(_FOLDED) for _, cell in rows)
     if is_cut or len(info) > _MAX_LINES:
         more = f"{len(info) - _MAX_LINES} more" if len(info) > _MAX_LINES else "in full"
-        print_text(f"  {more}: python -m runs show {run.id} --json", "dim")
+        print_text(f"  {more}: sacristan show {run.id} --json", "dim")
 
 
 def _folded(value: Any) -> str:

@@ -1,10 +1,10 @@
-"""`sources`: the sources that a run was made of."""
+"""`sources`: the source files of a run."""
 
 from __future__ import annotations
 
 import argparse
 
-from runs.commands.terminal.contents import CONTENTS, add_contents, list_or_get
+from sacristan.runs.commands.terminal.contents import CONTENTS, add_contents, list_or_get
 
 __all__ = ["JSON", "add_arguments", "main"]
 

@@ -1,15 +1,15 @@
-"""`sync`: runs that a database lacks are delivered."""
+"""`sync`: deliver the runs that a database lacks."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_store_place, folder_of
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.commands.terminal.arguments import add_json, add_store_place, folder_of
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
 if TYPE_CHECKING:
-    from runs.transfer.syncing import SyncResult
+    from sacristan.runs.transfer.syncing import SyncResult
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Deliver, and print what came of each run; returns 1 if one of them could not be delivered."""
-    from runs.transfer.syncing import deliveries
+    """Deliver the runs, and print the outcome of each; return 1 if one could not be delivered."""
+    from sacristan.runs.transfer.syncing import deliveries
 
     found = []
     for result in deliveries(folder_of(arguments), arguments.url):

@@ -1,12 +1,12 @@
-"""`tag`: words by which runs are found."""
+"""`tag`: words for finding runs."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_run, open_given
-from runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal.text import print_json, print_text
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Attach the words, or remove these tags, and print all that there are then."""
+    """Add or remove tags, and print the resulting ones."""
     with open_given(arguments) as store:
         run = store.get(arguments.run)
         words = arguments.words

@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.commands.terminal.arguments import add_json
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_text
 
 if TYPE_CHECKING:
-    from runs.board.tokens import NamedToken, TokenFile
-    from runs.board.visitors import Role
+    from sacristan.runs.board.tokens import NamedToken, TokenFile
+    from sacristan.runs.board.visitors import Role
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -82,8 +82,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Add, list or revoke tokens."""
-    from runs.board.tokens import TokenFile, default_tokens
-    from runs.board.visitors import Role
+    from sacristan.runs.board.tokens import TokenFile, default_tokens
+    from sacristan.runs.board.visitors import Role
 
     _check(arguments)
     file = TokenFile(arguments.tokens or default_tokens())

@@ -1,4 +1,4 @@
-"""`watch`: runs that failed, died or finished, an empty queue and finished sweeps, as lines or notifications."""
+"""`watch`: failed, dead and finished runs, an empty queue and finished sweeps, as lines or notifications."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_store_place, number, open_given
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.commands.terminal.arguments import add_json, add_store_place, number, open_given
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
 
 if TYPE_CHECKING:
-    from runs.work.watching import Notice
+    from sacristan.runs.work.watching import Notice
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -61,9 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Watch, once or for ever."""
-    from observers.errors import MissingExtraError, NotifyError
-    from observers.notifying.addresses import finished_after_s, read_addresses
+    """Watch, once or forever."""
+    from sacristan.observers.errors import MissingExtraError, NotifyError
+    from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
 
     try:
         after_s = finished_after_s()
@@ -78,9 +78,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) -> int:
-    from runs.errors import StoreError
-    from runs.sweeps.views.digest import Digests
-    from runs.work.watching import Outbox, RecentRuns
+    from sacristan.runs.errors import StoreError
+    from sacristan.runs.sweeps.views.digest import Digests
+    from sacristan.runs.work.watching import Outbox, RecentRuns
 
     back = timedelta(hours=arguments.back)
     with open_given(arguments) as store:
@@ -119,7 +119,7 @@ def _print(notice: Notice, *, in_json: bool) -> None:
 
 
 def _test(addresses: list[str]) -> int:
-    from observers.notifying.sending import Message, Sending
+    from sacristan.observers.notifying.sending import Message, Sending
 
     problems = Sending(Message("test of Sacristan", "Notifications arrive here."), addresses).problems()
     for problem in problems:

@@ -1,12 +1,12 @@
-"""`work`: the runs of the queue, started one after the other."""
+"""`work`: start the runs of the queue one after the other."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from runs.commands.terminal.arguments import Parser, number, open_given, split_rest
-from runs.commands.terminal.text import print_text, print_to_stderr
+from sacristan.runs.commands.terminal.arguments import Parser, number, open_given, split_rest
+from sacristan.runs.commands.terminal.text import print_text, print_to_stderr
 
 __all__ = ["add_arguments", "main"]
 
@@ -49,9 +49,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Work, and return whether every run that was started went well."""
-    from runs.work.queued import Queue
-    from runs.work.worker import Worker
+    """Work, and return 0 only if every started run succeeded."""
+    from sacristan.runs.work.queued import Queue
+    from sacristan.runs.work.worker import Worker
 
     settings, options = split_rest(arguments.rest)
     with open_given(arguments) as store:

@@ -13,12 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.direction import better_text, direction_of
-from runs.comparison.grouping import ExcludedRun, Group, damage, differences_between, differences_within, group_runs
-from runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
-from runs.errors import ComparisonError
-from runs.query.texts import count_text, is_number
-from runs.stores.run import Run
+from sacristan.runs.comparison.direction import better_text, direction_of
+from sacristan.runs.comparison.grouping import (
+    ExcludedRun,
+    Group,
+    damage,
+    differences_between,
+    differences_within,
+    group_runs,
+)
+from sacristan.runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
+from sacristan.runs.errors import ComparisonError
+from sacristan.runs.query.texts import count_text, is_number
+from sacristan.runs.stores.run import Run
 
 __all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
 
@@ -34,11 +41,11 @@ class GroupResult:
 
     Attributes:
         values: The fields that define the group, by name.
-        label, name: The same as text, with and without the names of the fields.
+        label, name: The values as text, with and without the names of the fields.
         sample: n, mean, std and interval over the repetitions.
         best: The best value of a single run; None if there is none.
         best_run: The id of that run.
-        runs: Ids of the runs that count.
+        runs: Ids of the runs that were used.
         num_excluded: Number of runs that were excluded.
     """
 
@@ -57,7 +64,6 @@ class PairResult:
     """Two groups against each other.
 
     Attributes:
-        first, second: The two groups.
         test: The difference, first minus second, and its test.
         p_holm: p, corrected for all tests of the comparison; None if there is no p.
         verdict: The better one, `first` or `second`; `unclear`; `too few` if there is no test, see `test.reason`.
@@ -146,7 +152,7 @@ def compare(
         confidence: Confidence of the intervals, between 0 and 1.
         where: A filter that the runs must meet, as for `Store.find`.
         mode: The direction that is better: `max`, `min`, or `auto`, as the runs record it; see
-            `runs.comparison.direction.direction_of`.
+            `sacristan.runs.comparison.direction.direction_of`.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
         any_status: Include runs that did not complete. The value of a run that stopped early is not its final value.
@@ -190,7 +196,7 @@ def _chosen(runs: Iterable[Run], where: Any) -> list[Run]:
         matching = {run for store in stores for run in store.find(where, columns=())}
         chosen = [run for run in chosen if run in matching]
     if not chosen:
-        raise ComparisonError("there are no runs to compare; see which there are with: python -m runs ls")
+        raise ComparisonError("there are no runs to compare; see which there are with: sacristan ls")
     return chosen
 
 
@@ -238,7 +244,7 @@ def _measure(
 
 
 def _number(run: Run, metric: str, any_status: bool) -> tuple[float, str]:
-    """Return the number of a run, and why there is none if that is so."""
+    """Return the number of a run, and the reason if it has none."""
     if run.status not in _ENDED and not any_status:
         return math.nan, f"is {run.status}"
     value = run.get(metric)
@@ -289,7 +295,7 @@ def _pair(first: _Measured, second: _Measured, test: str, confidence: float) -> 
 
 
 def _nothing(metric: str, runs: Sequence[Run], excluded: Sequence[ExcludedRun]) -> str:
-    """Return why no run has a number."""
+    """Explain why no run has a number."""
     if any(metric in run.summary for run in runs):
         return f"got the metric {metric}, expected a statistic of it too, such as {metric}.last or {metric}.max"
     reasons = sorted({entry.reason for entry in excluded})

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from runs.comparison.inference import mean_interval
-from runs.drawing.curve import Curve
-from runs.errors import PlotError
+from sacristan.runs.comparison.inference import mean_interval
+from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.errors import PlotError
 
 __all__ = ["BANDS", "mean_curve", "smooth", "smoothed"]
 
@@ -21,34 +21,20 @@ _MAX_CELLS = 10_000_000
 
 
 def smooth(curve: Curve, weight: float) -> Curve:
-    """Smooth a curve; its `raw` keeps the values before. See `smoothed`.
-
-    Args:
-        curve: A curve without a band.
-        weight: Weight of earlier points, from 0 (no smoothing) to below 1.
-
-    Raises:
-        PlotError: If `weight` is out of this range.
-    """
+    """Smooth a curve without a band; its `raw` keeps the original values. See `smoothed`."""
     values = smoothed(curve.y, weight)
     return curve if weight == 0 else dataclasses.replace(curve, y=values, raw=curve.y)
 
 
 def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
-    """Return exponential moving averages, corrected for the bias towards the start.
+    """Return exponential moving averages of (n,) values, corrected for the bias towards the start.
 
     `weight` is TensorBoard's smoothing, and the curve is TensorBoard's; gaps stay and count for nothing. 1,000,000
-    values take about 0.2 s. Pass all of them: the average of a thinned curve is another curve.
+    values take about 0.2 s. Pass all of them: the average of a thinned curve is another curve. Raises PlotError if
+    `weight` is not in [0, 1).
     Sources: `resmoothDataset` in
     https://github.com/tensorflow/tensorboard/blob/34877f15/tensorboard/components/vz_line_chart2/line-chart.ts,
     the correction is Adam's, Kingma and Ba 2015, https://arxiv.org/abs/1412.6980, section 3.
-
-    Args:
-        values: (n,) in the order of the curve.
-        weight: Weight of earlier points, from 0 (no smoothing) to below 1.
-
-    Raises:
-        PlotError: If `weight` is out of this range.
     """
     if not 0 <= weight < 1:
         raise PlotError(f"smoothing: got {weight}, expected a number from 0 to below 1, such as 0.6")
@@ -67,21 +53,13 @@ def smoothed(values: np.ndarray, weight: float) -> np.ndarray:
 
 
 def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval", confidence: float = 0.95) -> Curve:
-    """Return the mean of several curves.
+    """Return the mean of at least one curve, each from an independent repetition.
 
     Curves with different positions are interpolated on straight lines between their own points, never beyond the first
     and last, and not across a gap. So fewer curves may count at some points: `counts` has the number. Several values of
     a curve at one position count with their mean. The interval is Student's interval of the mean, position by position:
-    it does not hold for the curve as a whole.
-
-    Args:
-        curves: At least one, each from an independent repetition.
-        label: Name of the curve.
-        band: `interval` of the mean, `range` from the least to the greatest, or `none`.
-        confidence: Confidence of the interval.
-
-    Raises:
-        PlotError: If `band` is none of these.
+    it does not hold for the curve as a whole. `band` is `interval`, `range` from the least to the greatest value, or
+    `none`; others raise PlotError.
     """
     if band not in BANDS:
         raise PlotError(f"band: got {band!r}, expected one of {', '.join(BANDS)}")
@@ -106,7 +84,7 @@ def mean_curve(curves: Sequence[Curve], label: str = "", band: str = "interval",
 def _edges(
     table: np.ndarray, mean: np.ndarray, counts: np.ndarray, band: str, confidence: float
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Return the edges of a band around the mean of a table, with a row for each curve."""
+    """Return the edges of a band around the mean of a table that has a row for each curve."""
     if band == "none":
         return None, None
     if band == "range":
@@ -120,7 +98,7 @@ def _edges(
 
 
 def _positions(curves: Sequence[Curve]) -> np.ndarray:
-    """Return all positions of the curves, or an even choice of them if they are too many."""
+    """Return all positions of the curves, or evenly chosen ones if they are too many."""
     positions = np.unique(np.concatenate([curve.x for curve in curves]))
     most = max(1000, _MAX_CELLS // len(curves))
     if len(positions) > most:

@@ -1,4 +1,4 @@
-"""Differences between two runs: in their code, settings and environment, and in their results."""
+"""Differences between two runs: in code, settings and environment, and in results."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from runs.errors import StoreError
-from runs.query.flattening import Changes, changes, dotted, mapping_of
-from runs.stores.content import Content
-from runs.stores.run import Run
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import Changes, changes, dotted, mapping_of
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.run import Run
 
 __all__ = ["Difference", "compare_output", "diff"]
 
@@ -70,7 +70,7 @@ def diff(old: Run, new: Run) -> Difference:
         command=changes(*({"name": run.name, "command": run.command} for run in (old, new))),
         config=changes(dotted(old.config), dotted(new.config)),
         sources=_sources(old.sources, new.sources),
-        packages=changes(mapping_of(old.provenance.get("packages")), mapping_of(new.provenance.get("packages"))),
+        packages=changes(_packages(old), _packages(new)),
         git=changes(*_git_states(old, new)),
         outcome=changes(*({name: run[name] for name in _RESULTS} for run in (old, new))),
         metrics=_metric_changes(old, new),
@@ -78,21 +78,25 @@ def diff(old: Run, new: Run) -> Difference:
 
 
 def compare_output(old: Run, new: Run, max_bytes: int | None = None) -> str:
-    """Return the unified diff of the captured output of two runs; empty if it is equal.
+    """Return the unified diff of the captured output of two runs, empty if they are equal.
 
-    Args:
-        old, new: The runs.
-        max_bytes: Compare so many bytes from the beginning; None for all.
-
-    Raises:
-        StoreError: If one of them cannot be read.
+    Only the first `max_bytes` bytes are compared; None compares all.
     """
     texts = (run.read_output(0, max_bytes)[0].decode("utf-8", "replace") for run in (old, new))
     return _unified("output", *texts)
 
 
+def _packages(run: Run) -> dict[str, Any]:
+    """Return the versions of packages; that of the lab includes its commit and the folder of a checkout."""
+    lab = mapping_of(run.provenance.get("lab"))
+    commit = f" at commit {str(lab['commit'])[:12]}" if lab.get("commit") else ""
+    place = f" in {lab.get('folder')}" if lab.get("checkout") else ""
+    own = {"sacristan": f"{lab.get('version')}{commit}{place}"} if lab else {}
+    return {**mapping_of(run.provenance.get("packages")), **own}
+
+
 def _git_states(old: Run, new: Run) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the git states of both runs. A reproduction, made outside of git, has that of the code it restored."""
+    """Return the git states of both runs; for a reproduction, made outside of git, that of the code it restored."""
     states = [mapping_of(run.provenance.get("git")) for run in (old, new)]
     before, after = ({name: git[name] for name in _GIT if name in git} for git in states)
     pair, entries = {old.uid, new.uid}, [*old.reproductions, *new.reproductions]
@@ -116,7 +120,7 @@ def _differ_by_mean(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _summary_of_points(run: Run, name: str) -> dict[str, Any] | None:
-    from observers.record.points.summaries import summarize
+    from sacristan.observers.record.points.summaries import summarize
 
     try:
         series = run.metric(name)

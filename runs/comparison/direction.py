@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from observers.record.directions import DIRECTIONS, base_name, noted_directions
-from runs.errors import ComparisonError
-from runs.query.flattening import mapping_of
-from runs.query.names import STATISTICS
-from runs.query.times import DURATION
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
+from sacristan.observers.record.directions import DIRECTIONS, base_name, noted_directions
+from sacristan.runs.errors import ComparisonError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.names import STATISTICS
+from sacristan.runs.query.times import DURATION
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
 
 __all__ = ["MODES", "better_text", "direction_of", "monitored_direction"]
 
@@ -20,19 +20,12 @@ _MEASURED = {"accuracy": "max", "r2": "max", "loss": "min", "mae": "min", "rmse"
 
 
 def direction_of(runs: Iterable[Run], field: str, mode: str = "auto") -> str:
-    """Return the direction that is better for a field: `max` or `min`.
+    """Return the better direction of a field: `max` or `min`.
 
     With `auto` the records decide: by the noted directions (`better` in their info, of the result, the ingredient
     `metrics` or a sweep's goal), by the monitored metric (`training.monitor` and `training.mode`), or by a name that
-    the training loop uses: accuracy, r2, loss, mae, rmse, and `duration`.
-
-    Args:
-        runs: The runs that have the field.
-        field: The field, such as `val/accuracy.max`.
-        mode: `max`, `min` or `auto`.
-
-    Raises:
-        ComparisonError: If there is no such mode, no run records a direction, or two runs contradict each other.
+    the training loop uses: accuracy, r2, loss, mae, rmse, and `duration`. Raises ComparisonError if no run records a
+    direction, or two runs contradict each other.
     """
     if mode not in MODES:
         raise ComparisonError(f"mode: got {mode!r}, expected one of {', '.join(MODES)}")
@@ -73,11 +66,9 @@ def _recorded_by(run: Run, field: str) -> str | None:
 
 
 def monitored_direction(run: Run, metric: str) -> str:
-    """Return the direction in which the training of a run improved its monitored metric, as `Monitor` decides it.
+    """Return the direction in which a run's training improved its monitored metric, as `Monitor` decides it.
 
-    Args:
-        run: The run.
-        metric: The metric; with `training.mode=auto` its name decides.
+    With `training.mode=auto`, the metric's name decides.
     """
     mode = mapping_of(run.get("config.training")).get("mode")
     if mode in DIRECTIONS:
@@ -86,9 +77,5 @@ def monitored_direction(run: Run, metric: str) -> str:
 
 
 def better_text(direction: str) -> str:
-    """Return a direction in words: `greater is better` or `less is better`.
-
-    Args:
-        direction: `max` or `min`.
-    """
+    """Return `max` or `min` in words: `greater is better` or `less is better`."""
     return "greater is better" if direction == "max" else "less is better"

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from observers.record.points.points import Series
-from runs.errors import PlotError
-from runs.query.names import QUOTED, unquoted
-from runs.stores.prefetching import each_series
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.names import QUOTED, unquoted
+from sacristan.runs.stores.prefetching import each_series
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
+    from sacristan.runs.stores.run import Run
 
 __all__ = ["Quantity"]
 
@@ -59,9 +59,9 @@ class Quantity:
     """A metric, or an expression of metrics, that runs may have.
 
     Attributes:
-        text: The metric or the expression as it was written.
+        text: The metric or expression as written.
         names: The metrics that it is computed from.
-        formula: Computes it from the values of the metrics; None for the metric itself.
+        formula: Computes it from the values of the metrics; None for a plain metric.
     """
 
     text: str
@@ -70,14 +70,9 @@ class Quantity:
 
     @classmethod
     def of(cls, text: str, metrics: Collection[str]) -> Quantity:
-        """Parse a quantity.
+        """Parse a quantity; a text that is the name of a metric in `metrics` is never an expression.
 
-        Args:
-            text: A metric or an expression.
-            metrics: Metrics that there are; a text that is one of them is no expression.
-
-        Raises:
-            PlotError: If it is neither.
+        Raises PlotError if it is neither.
         """
         if text in metrics:
             return cls(text, (text,))
@@ -93,13 +88,9 @@ class Quantity:
         return set(self.names) <= set(run.metrics)
 
     def each_series(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Series]]:
-        """Yield each run with the points of the quantity, at the steps at which all of its metrics have one.
+        """Yield each run with the points of the quantity, at the steps that all of its metrics have.
 
-        Args:
-            runs: Runs that have all of the metrics.
-
-        Raises:
-            StoreError: If a run cannot be read, or lacks a metric.
+        A run that lacks a metric raises StoreError.
         """
         if self.formula is None:
             yield from each_series(runs, self.names[0])
@@ -131,7 +122,7 @@ class _Parser:
     """Parses one expression by recursive descent.
 
     Attributes:
-        names: The metrics that it names.
+        names: The metrics that the expression names.
     """
 
     def __init__(self, text: str) -> None:
@@ -156,7 +147,7 @@ class _Parser:
         return PlotError(f"got the expression {self._text[:100]!r}: {why}; {example}")
 
     def _next(self, *operators: str) -> str:
-        """Return the next operator and pass it if it is one of these; otherwise an empty text."""
+        """Consume and return the next operator if it is one of these; otherwise return an empty text."""
         kind, token = self._tokens[self._place] if self._place < len(self._tokens) else ("", "")
         if kind != "operator" or token not in operators:
             return ""

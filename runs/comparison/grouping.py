@@ -14,12 +14,12 @@ import itertools
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from runs.errors import ComparisonError, StoreError
-from runs.query.flattening import dotted
-from runs.query.texts import suggestion
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
-from runs.stores.settings import differing, identity, plain_config, show
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import ComparisonError, StoreError
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing, identity, plain_config, show
 
 __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]
 
@@ -40,10 +40,9 @@ class ExcludedRun:
     """A run excluded from a comparison.
 
     Attributes:
-        run: The run.
         group: Label of the group that it would belong to.
         reason: Why it is excluded, such as `is FAILED`.
-        is_of_other_command: Whether it belongs to another command than the runs compared.
+        is_of_other_command: Whether the reason is its command, which differs from that of the compared runs.
     """
 
     run: Run
@@ -57,11 +56,11 @@ class Group:
     """Runs with equal fields.
 
     Attributes:
-        values: The fields, by the names given.
+        values: The fields, by the requested names.
         label: The same as text, such as `optimizer.name=Adam`.
-        name: The values alone, such as `Adam`.
+        name: The values without the names, such as `Adam`.
         repetitions: Runs by the `identity` of the values they were repeated over.
-        names: The same values as text, such as `seed=3`.
+        names: The repeated values as text, such as `seed=3`.
     """
 
     values: dict[str, Any]
@@ -79,23 +78,14 @@ class Group:
 def group_runs(
     runs: Iterable[Run], by: Sequence[str], over: Sequence[str] = (), among: Sequence[Run] = ()
 ) -> tuple[list[Group], list[ExcludedRun]]:
-    """Group runs by their fields.
+    """Group runs by their fields; return the groups, sorted by their values, and the excluded runs.
 
     Runs are excluded if they lack a field of `over`, their record is damaged, or they belong to another command. The
     results of different commands do not compare: of each experiment, only runs of `main` or `train`, or else of its
-    most frequent command, count. With `command` in `by`, runs of all commands count.
-
-    Args:
-        runs: Any runs, in any order; equal ones count once.
-        by: Fields that are equal within a group; a field that a run lacks is None. Without any, all runs are one group.
-        over: Fields that identify a repetition; without any, every run is one.
-        among: More runs, which are not grouped, but may be the only ones that have a field.
-
-    Returns:
-        The groups, sorted by their values, and the excluded runs with the reasons.
-
-    Raises:
-        ComparisonError: If no run has a field of `by` or `over`.
+    most frequent command, count. With `command` in `by`, runs of all commands count. A field of `by` that a run lacks
+    is None; equal runs count once. Without `by`, all runs are one group; without `over`, every run is a repetition. The
+    runs in `among` are not grouped, but a field that only they have is valid; one that no run has raises
+    ComparisonError.
     """
     runs = sorted(set(runs), key=lambda run: (len(run.id), run.id))
     excluded: list[ExcludedRun] = []
@@ -130,7 +120,7 @@ def _label(values: Mapping[str, Any]) -> str:
 
 
 def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], list[ExcludedRun]]:
-    """Keep the runs of one command of each experiment, and those whose command cannot be read; exclude the others."""
+    """Keep the runs of one command of each experiment, and those with an unreadable command; exclude the others."""
     prefetch(runs, ["command", "experiment.name"])
     commands: dict[Run, tuple[str, str]] = {}
     for run in runs:
@@ -155,27 +145,17 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
 
 
 def differences_within(group: Group, asked: Sequence[str]) -> str:
-    """Name the settings in which the runs of a group differ unasked, the weightiest first.
+    """Name settings in which a group's runs differ besides the `asked` ones, the most important first.
 
-    Args:
-        group: The group.
-        asked: The fields that the runs may differ in.
-
-    Returns:
-        At most five names and the number of the others; empty if the runs differ in nothing else.
+    At most five are named, and the others counted; empty if there are none.
     """
     return _in_words(_differing(group.runs, asked))
 
 
 def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
-    """Name the settings of data, model and loss, and those at the root, in which groups differ unasked.
+    """Name settings of data, model and loss, and of the root, in which groups differ besides the `asked` ones.
 
-    Args:
-        groups: The groups; settings that vary within one of them are not named.
-        asked: The fields that the groups may differ in; all settings of their part, such as `data`, are not named.
-
-    Returns:
-        Names as from `differences_within`.
+    Settings that vary within a group are not named, nor those of the same part as an asked one, such as `data`.
     """
     within = {name for group in groups for name in _differing(group.runs, asked)}
     parts = {part for part in _WEIGHTY if not any(_part(name) == part for name in asked)}
@@ -184,7 +164,7 @@ def differences_between(groups: Sequence[Group], asked: Sequence[str]) -> str:
 
 
 def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
-    """Return the settings in which runs differ unasked, in the order of their weight."""
+    """Return the settings in which runs differ besides the `asked` ones, the most important first."""
     names = sorted(differing(runs, asked, _MAX_ENTRIES), key=_place)
     contents = {run.get("info.data.fingerprint") for run in runs} - {None}
     is_named = any(_part(name) == "data" for name in (*names, *asked))
@@ -192,7 +172,7 @@ def _differing(runs: Sequence[Run], asked: Sequence[str]) -> list[str]:
 
 
 def _place(name: str) -> int:
-    """Return the place of a setting: data, model, loss, the experiment's own, other parts, and what seldom matters."""
+    """Rank a setting: data, model, loss, the experiment's own, other parts, and those that rarely matter."""
     part = _part(name)
     if part in _WEIGHTY:
         return _WEIGHTY.index(part)
@@ -209,18 +189,7 @@ def _in_words(names: Sequence[str]) -> str:
 
 
 def damage(run: Run, names: Sequence[str]) -> str:
-    """Say why a run lacks a field that it may have had: its record is damaged.
-
-    Args:
-        run: The run.
-        names: The fields that are needed.
-
-    Returns:
-        The reason; empty if the run has all fields, or its record is sound.
-
-    Raises:
-        StoreError: If the run cannot be read, and is not listed among others.
-    """
+    """Return why a damaged record may lack these fields; empty if they are all there, or the record is sound."""
     if all(run.get(name) is not None for name in names):
         return ""
     _ = plain_config(run), run.summary  # reading them sets `problem`
@@ -245,4 +214,4 @@ def _order(key: tuple) -> tuple:
 
 def _hint(name: str, runs: Sequence[Run]) -> str:
     names = list(dotted(runs[0].config))
-    return suggestion(name.removeprefix("config."), names, f"there are: {', '.join(sorted(names)[:12]) or 'none'}")
+    return word_suggestion(name.removeprefix("config."), names, f"there are: {', '.join(sorted(names)[:12]) or 'none'}")

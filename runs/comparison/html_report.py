@@ -10,19 +10,19 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runs.comparison.comparing import compare
-from runs.comparison.panels import View, make_panels
-from runs.comparison.report_sections import (
+from sacristan.runs.comparison.comparing import compare
+from sacristan.runs.comparison.panels import View, make_panels
+from sacristan.runs.comparison.report_sections import (
     curve_section,
     difference_section,
     rerun_section,
     run_section,
     statistics_section,
 )
-from runs.drawing.markup import Markup, element
-from runs.drawing.output_file import check_output, writing
-from runs.errors import PlotError
-from runs.stores.run import Run
+from sacristan.runs.drawing.markup import Markup, element
+from sacristan.runs.drawing.output_file import check_output, writing
+from sacristan.runs.errors import PlotError
+from sacristan.runs.stores.run import Run
 
 __all__ = ["write_report"]
 
@@ -98,7 +98,7 @@ def write_report(
 
 def _page(runs: list[Run], contents: _Contents) -> str:
     if not runs:
-        raise PlotError("there are no runs to report on; see which there are with: python -m runs ls")
+        raise PlotError("there are no runs to report on; see which there are with: sacristan ls")
     now = datetime.now(UTC)
     stores = ", ".join(dict.fromkeys(run.store.where for run in runs))
     about = f"{len(runs)} run{'s' * (len(runs) != 1)} of {stores}, {now:%Y-%m-%d %H:%M} UTC"

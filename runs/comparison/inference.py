@@ -1,4 +1,4 @@
-"""Statistics of few numbers: intervals, tests, effect sizes. Arrays and numbers only, no runs.
+"""Statistics of small samples: intervals, tests, effect sizes. Arrays and numbers only, no runs.
 
 All intervals and tests rest on Student's t distribution: they assume that the values (for paired tests the differences)
 are independent draws from a normal distribution. `scipy.special.stdtr` and `stdtrit` are that distribution and its
@@ -81,13 +81,9 @@ class MeanDifference:
 
 
 def sample(values: np.ndarray, confidence: float = 0.95) -> Sample:
-    """Return mean, standard deviation and Student's interval of the mean.
+    """Return mean, standard deviation and Student's interval of the mean of (n,) finite values.
 
     Source: Student 1908, "The probable error of a mean", https://doi.org/10.1093/biomet/6.1.1
-
-    Args:
-        values: (n,) finite values.
-        confidence: Of the interval, between 0 and 1.
     """
     values = np.asarray(values, np.float64)
     n = len(values)
@@ -102,14 +98,9 @@ def sample(values: np.ndarray, confidence: float = 0.95) -> Sample:
 
 
 def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confidence: float) -> np.ndarray:
-    """Return half the width of Student's interval for many means at once; NaN where fewer than two values are.
+    """Return half the width of Student's interval for (n,) means at once; NaN for fewer than two values.
 
-    Args:
-        means, stds, counts: (n,) mean, standard deviation with count - 1, and number of values.
-        confidence: Probability that an interval holds the true mean.
-
-    Returns:
-        (n,) half widths, for an interval from mean - half to mean + half.
+    `stds` are standard deviations with count - 1.
     """
     from scipy.special import stdtrit
 
@@ -121,18 +112,13 @@ def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confi
 
 
 def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
-    """Test the differences within pairs with Student's t-test; the effect size is d_z without its bias.
+    """Test the differences of (n,) pairs of finite values with Student's t-test; the effect size is g_z.
+
+    g_z is d_z without its bias. There is no p, but a reason, for fewer than two pairs or equal differences.
 
     Sources: Student 1908, https://doi.org/10.1093/biomet/6.1.1; why to compare experiments with shared seeds in pairs:
     Bouthillier et al. 2021, https://arxiv.org/abs/2103.03098; d_z: Lakens 2013, formula 6,
     https://doi.org/10.3389/fpsyg.2013.00863
-
-    Args:
-        first, second: (n,) finite values; those at the same position are a pair.
-        confidence: Probability that the interval holds the true difference.
-
-    Returns:
-        The difference and its test; without a p, and with the reason, for fewer than two pairs or equal differences.
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     n = len(first)
@@ -153,18 +139,13 @@ def paired_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95)
 
 
 def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) -> MeanDifference:
-    """Test two groups with Welch's t-test, which assumes no equal variances; the effect size is Hedges' g.
+    """Test (n,) and (m,) finite values with Welch's t-test, for unequal variances; the effect size is Hedges' g.
+
+    There is no p, but a reason, for groups of one value or without variance.
 
     Sources: Welch 1947, https://doi.org/10.1093/biomet/34.1-2.28; why not Student's: Delacre et al. 2017,
     https://doi.org/10.5334/irsp.82; in our field: Colas et al. 2019, https://arxiv.org/abs/1904.06979; g: Hedges 1981,
     https://doi.org/10.3102/10769986006002107
-
-    Args:
-        first, second: (n,), (m,) finite values.
-        confidence: Probability that the interval holds the true difference.
-
-    Returns:
-        The difference and its test; without a p, and with the reason, for groups of one value or without variance.
     """
     first, second = np.asarray(first, np.float64), np.asarray(second, np.float64)
     n, m = len(first), len(second)
@@ -190,12 +171,9 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
 
 
 def are_paired(first: Collection[Hashable], second: Collection[Hashable]) -> bool:
-    """Tell whether to compare two groups in pairs: they share at least two repetitions, and half of those of either.
+    """Tell whether to compare two groups in pairs: they share two repetitions, and half of those of each.
 
-    A few shared ones among many would leave most values unused.
-
-    Args:
-        first, second: The repetitions of each group, such as its seeds.
+    A few shared repetitions among many would leave most values unused.
     """
     shared = sum(repetition in second for repetition in first)
     return shared >= max(2, len(first) / 2, len(second) / 2)
@@ -207,12 +185,9 @@ def repetition_test(
     confidence: float = 0.95,
     is_paired: bool | None = None,
 ) -> MeanDifference:
-    """Test two groups by the values of their repetitions.
+    """Test two groups by the finite values of their repetitions, such as seeds.
 
-    Args:
-        first, second: Finite values by their repetition, such as a seed.
-        confidence: Probability that the interval holds the true difference.
-        is_paired: Use `paired_test`, on the repetitions that both have, or else `welch_test`; None for `are_paired`.
+    A paired test uses the repetitions that both groups have; `is_paired=None` decides by `are_paired`.
     """
     if are_paired(first, second) if is_paired is None else is_paired:
         shared = [key for key in first if key in second]
@@ -223,15 +198,11 @@ def repetition_test(
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Correct p values for their number, so that the chance of a single false finding stays bounded.
+    """Correct p values for the number of tests, so that the chance of a single false finding stays bounded.
+
+    The order is kept.
 
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure", https://www.jstor.org/stable/4615733
-
-    Args:
-        ps: The p values of all tests.
-
-    Returns:
-        The corrected values in the same order, 1 at most.
     """
     corrected = [0.0] * len(ps)
     greatest = 0.0
@@ -244,8 +215,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 def correction(df: float) -> float:
     """Return the factor that removes the bias of a standardized mean difference: Hedges 1981, formula 6e, exactly.
 
-    Args:
-        df: Degrees of freedom; up to 1, where the difference has no expectation, the factor is 0.
+    The factor is 0 up to one degree of freedom, where the difference has no expectation.
     """
     if df <= 1:
         return 0.0
@@ -261,7 +231,7 @@ def _student(
     effect: float | None,
     effect_name: str,
 ) -> MeanDifference:
-    """Return the test of a difference with its standard error and degrees of freedom."""
+    """Return the test of a difference, given with its standard error and degrees of freedom."""
     from scipy.special import stdtr
 
     difference, error, df = of
@@ -298,7 +268,7 @@ def _scaled(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _moments(values: np.ndarray, size: float | None = None) -> tuple[float, float]:
-    """Return mean and standard deviation, which is 0 where values differ by rounding alone, relative to `size`."""
+    """Return mean and standard deviation; the latter is 0 if values differ only by rounding, relative to `size`."""
     size = float(np.abs(values).max()) if size is None else size
     if float(np.ptp(values)) <= _ROUNDING * size:
         return float(values[0] if np.ptp(values) == 0 else np.median(values)), 0.0
@@ -308,17 +278,9 @@ def _moments(values: np.ndarray, size: float | None = None) -> tuple[float, floa
 
 
 def share_interval(share: float, n: int, confidence: float = 0.95) -> tuple[float, float]:
-    """Return Wilson's interval of a share, such as the accuracy on n independent samples.
+    """Return both limits of Wilson's interval of a share, such as the accuracy on n independent samples.
 
     Source: Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953
-
-    Args:
-        share: The share, from 0 to 1.
-        n: Number of samples, at least 1.
-        confidence: Probability that the interval holds the true share.
-
-    Returns:
-        Both limits, within 0 and 1.
     """
     z = statistics.NormalDist().inv_cdf((1 + confidence) / 2)
     centre = (share + z**2 / (2 * n)) / (1 + z**2 / n)

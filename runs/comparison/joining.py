@@ -1,6 +1,6 @@
-"""Curves of runs that continue others, joined to the curves of the runs that they were started from.
+"""Joins the curves of runs that continue others to those of the runs they were started from.
 
-An ancestor's points end before the first point of its descendant. If that was started from a state such as
+An ancestor's points end before the first point of its descendant. If the descendant was started from a state such as
 `step-000000120.pt`, they end at the state's step.
 """
 
@@ -15,11 +15,11 @@ from pathlib import PurePath
 
 import numpy as np
 
-from observers.record.points.points import Series
-from runs.drawing.curve import Curve, curve_of
-from runs.errors import PlotError, StoreAwayError, StoreError
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.drawing.curve import Curve, curve_of
+from sacristan.runs.errors import PlotError, StoreAwayError, StoreError
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
 
 __all__ = ["Ancestry", "Piece", "joined_series", "run_curve"]
 
@@ -33,11 +33,7 @@ Reader = Callable[[Run], Series | None]
 
 
 class Ancestry:
-    """The runs that some runs were started from, found with one query a generation.
-
-    Args:
-        runs: The runs.
-    """
+    """The runs that some runs were started from, found with one query a generation."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._by_uid: dict[str, Run] = {}
@@ -66,12 +62,9 @@ class Ancestry:
             run = parent
 
     def pieces(self, run: Run, own: Series, read: Reader) -> list[Piece]:
-        """Return the points that a curve is joined of, oldest first; the run's own ones are the last.
+        """Return the pieces of a joined curve, oldest first; the run's own points are the last one.
 
-        Args:
-            run: The run.
-            own: Its points.
-            read: Returns the points of an ancestor; None if it lacks the metric.
+        `read` returns the points of an ancestor, or None if it lacks the metric.
         """
         pieces = [(run, own)]
         first = float(np.min(own.steps)) if len(own) else -math.inf
@@ -92,7 +85,7 @@ def _parent_of(run: Run) -> str:
 
 
 def _first_step(child: Run) -> float:
-    """Return the least step that a run can log itself, as far as the name of its first state tells."""
+    """Return the smallest step that a run can log itself, if the name of its first state reveals it."""
     start = child.get(_START)
     state = _STATE.fullmatch(PurePath(start).name) if isinstance(start, str) else None
     return int(state[1]) + 1 if state else math.inf
@@ -108,12 +101,10 @@ def _readable(run: Run, read: Reader) -> Series | None:
 
 
 def joined_series(pieces: Sequence[Piece], *, on_wall: bool = False) -> Series:
-    """Return the points of pieces in one series.
+    """Return the points of the pieces from `Ancestry.pieces` in one series.
 
-    Args:
-        pieces: See `Ancestry.pieces`.
-        on_wall: Whether times keep their distance on the clock. By default, an ancestor's last point is at 0 s, the
-            start of the run, so that pauses between runs do not count.
+    By default, an ancestor's last point is at 0 s, the start of the run, so that pauses between runs do not count. With
+    `on_wall`, times keep their distance on the clock.
     """
     times: list[np.ndarray] = []
     start = 0.0
@@ -133,15 +124,10 @@ def _start_s(run: Run) -> float:
 
 
 def run_curve(pieces: Sequence[Piece], label: str, x: str) -> Curve:
-    """Return the curve of one run, with all points; `own_from` tells where its own ones begin.
+    """Return the curve of one run with all points, ancestors first; `own_from` is where its own points begin.
 
-    Args:
-        pieces: The run with its points, the last one; before it those of its ancestors.
-        label: Name of the curve.
-        x: See `runs.drawing.curve.curve_of`.
-
-    Raises:
-        PlotError: If the axis shows epochs, and the record of the run has none.
+    Raises PlotError if the axis shows epochs and the record of the run has none. For `x`, see
+    `sacristan.runs.drawing.curve.curve_of`.
     """
     run, own = pieces[-1]
     epochs = None
@@ -160,7 +146,7 @@ def run_curve(pieces: Sequence[Piece], label: str, x: str) -> Curve:
 
 
 def _with_epochs(pieces: Sequence[Piece]) -> tuple[list[Piece], np.ndarray]:
-    """Return the pieces whose epochs are known, not after those of the next one, and the epochs."""
+    """Return the pieces whose epochs are known and do not exceed those of the next piece, and the epochs."""
     kept: list[Piece] = []
     epochs: list[np.ndarray] = []
     for run, series in reversed(pieces):

@@ -1,4 +1,4 @@
-"""`KeptCurves`: thinned curves of runs, kept in memory as long as the points behind them are the same."""
+"""`KeptCurves`: thinned curves of runs, cached as long as their points stay the same."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from runs.comparison.expressions import Quantity
-from runs.drawing.curve import Curve
-from runs.stores.prefetching import points_versions
-from runs.stores.run import Run
+from sacristan.runs.comparison.expressions import Quantity
+from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.stores.prefetching import points_versions
+from sacristan.runs.stores.run import Run
 
 __all__ = ["KeptCurves", "ThinCurve"]
 
@@ -21,7 +21,7 @@ _OVERHEAD_BYTES = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class ThinCurve:
-    """A curve of few points, and what they do not tell of all of its points.
+    """A curve of few points, and facts about all of its points.
 
     Attributes:
         curve: The curve, thinned.
@@ -37,11 +37,7 @@ class ThinCurve:
 
 
 class KeptCurves:
-    """The curves that were asked for last, up to a size in memory; threads may share it.
-
-    Args:
-        max_bytes: The size.
-    """
+    """A cache of the most recently used curves, up to a size in memory; threads may share it."""
 
     def __init__(self, max_bytes: int = 16 * 2**20) -> None:
         self._max_bytes = max_bytes
@@ -50,16 +46,7 @@ class KeptCurves:
         self._lock = threading.Lock()
 
     def keys(self, runs: Sequence[Run], quantity: Quantity, how: Hashable) -> list[Hashable | None]:
-        """Return what the curves of runs are kept under: a key changes with the points.
-
-        Args:
-            runs: The runs.
-            quantity: What they show.
-            how: How they are drawn.
-
-        Returns:
-            The keys; None for a curve whose points may change unnoticed.
-        """
+        """Return cache keys of the runs' curves, which change with the points; None if these may change unnoticed."""
         versions = zip(*(points_versions(runs, name) for name in quantity.names), strict=True)
         return [
             None if None in version else (run.store.where, run.id, str(run.start_time), quantity.text, how, version)
@@ -67,11 +54,7 @@ class KeptCurves:
         ]
 
     def get(self, key: Hashable | None) -> ThinCurve | None:
-        """Return the curve of a key; None if it is not kept.
-
-        Args:
-            key: One of `keys`.
-        """
+        """Return the cached curve of a key; None if there is none."""
         with self._lock:
             curve = self._curves.pop(key, None)
             if curve is not None:
@@ -79,12 +62,7 @@ class KeptCurves:
             return curve
 
     def keep(self, key: Hashable | None, curve: ThinCurve) -> None:
-        """Keep a curve, and drop those that were asked for longest ago.
-
-        Args:
-            key: One of `keys`; the curve of None is not kept.
-            curve: The curve.
-        """
+        """Cache a curve unless its key is None, and drop the least recently used ones."""
         if key is None:
             return
         with self._lock:

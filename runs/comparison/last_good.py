@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from runs.errors import FilterError
-from runs.stores.run import Run
-from runs.stores.settings import differing
+from sacristan.runs.errors import FilterError
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing
 
 __all__ = ["last_good"]
 
@@ -15,16 +15,10 @@ _MAX_RUNS, _MAX_ENTRIES = 20, 2_000
 
 
 def last_good(run: Run) -> tuple[Run, list[str]] | None:
-    """Return the newest completed run of the same experiment and command with the most similar config.
+    """Return the completed run most similar to a failed one, and the config entries, without seeds, that differ.
 
-    Args:
-        run: A run that did not complete. The last 20 completed runs that were started before it are compared.
-
-    Returns:
-        The run, and the entries of the config in which the two differ besides seeds; None if there is no such run.
-
-    Raises:
-        StoreError: If the store cannot be read.
+    Only the last 20 completed runs of the same experiment and command that started before it are compared; of equals,
+    the newest wins. None if there is no such run.
     """
     if not run.name or run.get("start_time") is None:
         return None

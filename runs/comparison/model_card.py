@@ -1,4 +1,4 @@
-"""The card of a model in Markdown, from the record of its run: data, scores, config, environment, origin.
+"""A model card in Markdown, from the record of a run: data, scores, config, environment, origin.
 
 Everything in the record is text to a card: nothing of it becomes markup, a link or HTML.
 """
@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from runs.comparison.inference import share_interval
-from runs.query.flattening import dotted, entry_at, list_of, mapping_of
-from runs.query.texts import is_number
-from runs.stores.run import Run
+from sacristan.runs.comparison.inference import share_interval
+from sacristan.runs.query.flattening import dotted, entry_at, list_of, mapping_of
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.stores.run import Run
 
 __all__ = ["escape_markdown", "model_card"]
 
@@ -32,20 +32,13 @@ _PACKAGES = ("sacristan", "torch", "torchvision", "numpy", "sacred", "scikit-lea
 
 
 def escape_markdown(text: object) -> str:
-    """Escape a text as one line of Markdown, so that a line or a table shows it as it is.
-
-    Args:
-        text: Any value, taken as `str(text)`; line ends and control characters become spaces.
-    """
+    """Escape `str(text)` so that one line or table cell of Markdown shows it; control characters become spaces."""
     line = "".join(_ESCAPED.get(char, char) for char in _one_line(str(text)).strip())
     return _ADDRESS.sub(r"\1\.", _AT_START.sub(r"\1\\\2", line))
 
 
 def model_card(run: Run) -> str:
-    """Return the card of the model that a run trained, as Markdown.
-
-    Args:
-        run: The run. A section that its record has no facts for says so.
+    """Return the model card of a run's model as Markdown; a section without recorded facts says so.
 
     Example:
         with open_store("my_runs") as store:
@@ -75,7 +68,7 @@ def _text(run: Run, name: str) -> str:
 
 
 def _items(entries: Iterable[tuple[object, Any]]) -> list[str]:
-    """List names with their values, or alone where the value is None; empty values are left out."""
+    """List names with their values, or alone if the value is None; empty values are omitted."""
     return [
         f"- {escape_markdown(name)}" + ("" if value is None else f": {escape_markdown(value)}")
         for name, value in entries
@@ -138,7 +131,7 @@ def _scores(run: Run) -> list[str]:
 
 
 def _num_tested(run: Run) -> int | None:
-    """Return the number of samples behind the test metrics of a classifier, if the record has it."""
+    """Return the number of samples behind a classifier's test metrics, if it is recorded."""
     if run.get("info.data.task") != "classification":
         return None
     counts = (run.get("info.data.tested"), run.get("info.data.parts.test"))
@@ -185,12 +178,12 @@ def _reproduce(run: Run) -> list[str]:
     dirty = ", with changes that the record holds" if git.get("dirty") else ""
     lines = _items([("git commit", f"{git['commit']}{dirty}" if git.get("commit") else "")])
     words = run.get("command_line")
-    commands = [f"python -m runs reproduce {shlex.quote(run.id)}"]
+    commands = [f"sacristan reproduce {shlex.quote(run.id)}"]
     if isinstance(words, list) and words:
         commands.append(f"python {shlex.join(map(str, words))}")
     return [*lines, *([""] if lines else []), *_fenced("\n".join(map(_one_line, commands)), "console")]
 
 
 def _one_line(text: str) -> str:
-    """Replace characters that are not shown by spaces, such as line ends and terminal controls."""
+    """Replace characters that are not printable, such as line ends and terminal controls, by spaces."""
     return "".join(" " if unicodedata.category(char) in _NOT_SHOWN else char for char in text)

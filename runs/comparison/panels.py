@@ -10,20 +10,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runs.comparison.curves import mean_curve, smooth
-from runs.comparison.expressions import Quantity
-from runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
-from runs.comparison.joining import Ancestry, run_curve
-from runs.comparison.kept_curves import KeptCurves, ThinCurve
-from runs.drawing.curve import Curve, Panel, panelled, thin
-from runs.errors import PlotError
-from runs.query.texts import count_text, suggestion
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
-from runs.stores.settings import run_labels
+from sacristan.configs.map import abbreviated
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.comparison.curves import mean_curve, smooth
+from sacristan.runs.comparison.expressions import Quantity
+from sacristan.runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
+from sacristan.runs.comparison.joining import Ancestry, run_curve
+from sacristan.runs.comparison.kept_curves import KeptCurves, ThinCurve
+from sacristan.runs.drawing.curve import Curve, Panel, panelled, thin
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import run_labels
 
 if TYPE_CHECKING:
-    from observers.record.points.points import Series
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["View", "make_panel", "make_panels"]
 
@@ -38,16 +40,16 @@ class View:
 
     Attributes:
         by: Fields that define groups, whose means are drawn; without any, every run is drawn.
-        over: Fields of a repetition; see `runs.comparison.grouping`.
-        x: `step`, `epoch`, `time` or `wall`; see `runs.drawing.curve.curve_of`.
-        smoothing: Weight of earlier points; see `runs.comparison.curves.smooth`.
+        over: Fields of a repetition; see `sacristan.runs.comparison.grouping`.
+        x: `step`, `epoch`, `time` or `wall`; see `sacristan.runs.drawing.curve.curve_of`.
+        smoothing: Weight of earlier points; see `sacristan.runs.comparison.curves.smooth`.
         band: `interval`, `range` or `none`, around means.
         confidence: Confidence of the interval.
         log_y: Use a logarithmic axis; values that are not above 0 are gaps.
         num_points: Maximum number of points of a curve, without a few beside the range.
         between: The range of positions to draw; None for the start or the end of a curve.
         joined: Whether single runs are joined to the runs that they were started from; see
-            `runs.comparison.joining`.
+            `sacristan.runs.comparison.joining`.
         log_x: Choose the points for a logarithmic axis of positions, which lacks those that are not above 0.
     """
 
@@ -65,20 +67,10 @@ class View:
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:
-    """Return a panel for each metric; metrics of training and validation with the same name share one.
+    """Return a panel for each metric or expression; training and validation metrics of the same name share one.
 
-    Args:
-        runs: At least one run.
-        metrics: Metrics, or expressions of metrics (`runs.comparison.expressions`), at least one.
-        view: The options.
-
-    Returns:
-        The panels in the order of the metrics. Their notes name gaps, runs without a metric, and excluded runs.
-
-    Raises:
-        PlotError: If no run has a metric, no value suits a logarithmic axis, or the view is invalid.
-        ComparisonError: If no run has a field of the view.
-        StoreError: If a run cannot be read.
+    The panels keep the order of the metrics; their notes name gaps, runs without a metric, and excluded runs. Raises
+    PlotError if no run has a metric, or no value fits a logarithmic axis.
     """
     return [make_panel(title, parts, runs, view) for title, parts in panelled(metrics).items()]
 
@@ -93,14 +85,8 @@ def make_panel(
 ) -> Panel:
     """Return one panel of all metrics; see `make_panels`.
 
-    Args:
-        title: The title, which labels need not repeat.
-        metrics, runs, view: See `make_panels`.
-        labels: Labels of the runs; by default those of `run_labels`, which reads the configs of all runs.
-        kept: Curves of earlier panels, and of this one for later panels.
-
-    Raises:
-        PlotError, ComparisonError, StoreError: See `make_panels`.
+    Labels need not repeat the title. The default `labels` read the configs of all runs. `kept` caches curves between
+    panels.
     """
     runs = [run.listed() for run in runs]
     _check(runs, view)
@@ -119,7 +105,7 @@ def make_panel(
         else:
             drawn, new = _singles(members, quantity, view, labels, finish, kept)
         if lacking := [run.id for run in runs if run not in set(members)]:
-            new.append(f"without {metric}: {_listed(lacking)}")
+            new.append(f"without {metric}: {_named_runs(lacking)}")
         new += finish.notes(metric)
         curves += drawn if len(having) == 1 else _named(drawn, metric.removesuffix(f"/{title}"), number)
         notes += [note for note in new if note not in notes]
@@ -128,7 +114,7 @@ def make_panel(
 
 def _check(runs: Sequence[Run], view: View) -> None:
     if not runs:
-        raise PlotError("there are no runs to plot; see which there are with: python -m runs ls")
+        raise PlotError("there are no runs to plot; see which there are with: sacristan ls")
     if view.by and view.joined:
         raise PlotError("--joined: expected no --by: joined curves share points, so they are no repetitions")
     if not view.by and view.over:
@@ -136,7 +122,7 @@ def _check(runs: Sequence[Run], view: View) -> None:
 
 
 def _named(curves: Sequence[Curve], part: str, number: int) -> list[Curve]:
-    """Return the curves of one of several metrics in a panel, labelled with its part of the title."""
+    """Return the curves of one of several metrics in a panel, labelled with the metric's part of the title."""
     names = [part] if len(curves) == 1 else [f"{part}, {curve.label}" for curve in curves]
     return [dataclasses.replace(curve, label=name, part=number) for curve, name in zip(curves, names, strict=True)]
 
@@ -154,12 +140,12 @@ def _absent(runs: Sequence[Run], quantity: Quantity) -> PlotError:
         return PlotError(f"no run has all metrics of {quantity.text!r}")
     names = {name for run in runs[:20] for name in run.metrics}
     existing = sorted(names, key=lambda name: (name.startswith("system/"), name))
-    hint = suggestion(lacking[0], existing, f"there are: {', '.join(existing) or 'none'}")
+    hint = word_suggestion(lacking[0], existing)
     return PlotError(f"no run has the metric {lacking[0]!r}; {hint}")
 
 
 class _Finishing:
-    """Thins whole curves, one by one, and counts their gaps."""
+    """Thins complete curves, one by one, and counts their gaps."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -180,7 +166,7 @@ class _Finishing:
         return ThinCurve(thinned, int((~is_finite).sum()), num_below, bool((is_above & is_finite).any()))
 
     def count(self, thinned: ThinCurve) -> Curve:
-        """Count the gaps of a curve that is drawn."""
+        """Count the gaps of a curve."""
         self._num_not_finite += thinned.num_not_finite
         self._left_out.update(thinned.curve.left_out)
         if self._view.log_y:
@@ -230,8 +216,8 @@ def _singles(
         joined += [run.id] if curve.own_from is not None else []
         empty += [] if len(curve.x) or curve.left_out or view.between != (None, None) else [run.id]
     notes = [f"smoothing {view.smoothing:g}"] if view.smoothing else []
-    notes += [f"without a number: {_listed(empty)}"] if empty else []
-    return curves, [*notes, f"dashed: the points before the start of {_listed(joined)}"] if joined else notes
+    notes += [f"without a number: {_named_runs(empty)}"] if empty else []
+    return curves, [*notes, f"dashed: the points before the start of {_named_runs(joined)}"] if joined else notes
 
 
 def _means(
@@ -270,7 +256,7 @@ def _means(
 
 
 def _mean(group: Group, singles: Iterator[Curve], view: View) -> tuple[Curve, np.ndarray]:
-    """Return the mean of the next curves, which are those of a group, and the number of repetitions at each point."""
+    """Return the mean of a group's curves, the next ones, and the number of repetitions at each point."""
     repetitions = []
     for same in group.repetitions.values():
         parts = list(itertools.islice(singles, len(same)))  # runs of the same repetition count once
@@ -289,23 +275,22 @@ def _band_note(view: View) -> str:
 
 
 def _exclusions(excluded: Sequence[ExcludedRun]) -> Iterator[str]:
-    """Yield a note for each reason for which runs are excluded."""
+    """Yield a note for each reason why runs are excluded."""
     ids_of: dict[str, list[str]] = {}
     for entry in excluded:
         ids_of.setdefault("not readable completely" if entry.run.problem else entry.reason, []).append(entry.run.id)
     for reason, ids in ids_of.items():
         lack = reason.removeprefix("has no ")
-        yield f"{f'left out: {reason}' if lack == reason else f'without {lack}'}: {_listed(ids)}"
+        yield f"{f'left out: {reason}' if lack == reason else f'without {lack}'}: {_named_runs(ids)}"
 
 
 def _changes(x: np.ndarray, counts: np.ndarray, axis: str) -> str:
-    """Say how many runs a mean has, and where that changes."""
+    """Describe how many runs a mean has, and where that changes."""
     starts = np.flatnonzero(np.diff(counts, prepend=-1))
     parts = [f"n = {counts[start]} from {axis} {x[start]:g}" for start in starts[:_MAX_CHANGES]]
     more = len(starts) - len(parts)
     return ", ".join(parts) + (f", and {more} more changes" if more else "")
 
 
-def _listed(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - 8} more" if len(ids) > 8 else ""
-    return f"run{'s' if len(ids) > 1 else ''} {', '.join(ids[:8])}{more}"
+def _named_runs(ids: Sequence[str]) -> str:
+    return f"run{'s' if len(ids) > 1 else ''} {abbreviated(ids, 8, ' and {} more')}"

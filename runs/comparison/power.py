@@ -1,4 +1,4 @@
-"""The number of repetitions that a comparison needs to find a difference of the measured size."""
+"""The number of repetitions that a comparison needs to detect a difference of the measured size."""
 
 from __future__ import annotations
 
@@ -15,20 +15,13 @@ _SURE = 30.0
 def num_to_tell_apart(
     difference: float, std: float, other_std: float | None = None, *, confidence: float = 0.95, power: float = 0.8
 ) -> int | None:
-    """Return the number of values of each group, or of pairs, that a t-test needs to find a difference of means.
+    """Return how many values of each group, or pairs, a t-test needs to detect a difference of means.
+
+    Without `other_std`, `std` is that of the differences within pairs. None if the difference is 0, or more than a
+    million would be needed.
 
     The noncentral t distribution gives the exact number for pairs of normal values, and for groups of equal variance:
     Cohen 1988, "Statistical power analysis for the behavioral sciences", chapter 2.
-
-    Args:
-        difference: The difference of the means.
-        std: Standard deviation of the first group, or, without `other_std`, of the differences within pairs.
-        other_std: Standard deviation of the second group, which has as many values.
-        confidence: The test finds a difference where p is below 1 - confidence.
-        power: The probability of finding the difference.
-
-    Returns:
-        The number, at least 2; None if the difference is 0, or a million is too few.
     """
     spread = math.hypot(std, other_std or 0.0)
     if not difference:
@@ -50,7 +43,7 @@ def num_to_tell_apart(
 
 
 def _power(n: int, size: float, per_value: float, confidence: float) -> float:
-    """Return the probability that a two-sided test of n values finds a difference of `size` standard deviations."""
+    """Return the probability that a two-sided test of n values detects a difference of `size` standard deviations."""
     from scipy.special import nctdtr, stdtrit
 
     df = (n - 1) * per_value

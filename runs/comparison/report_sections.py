@@ -7,16 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from runs.comparison.comparing import Comparison
-from runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
-from runs.drawing.curve import Panel
-from runs.drawing.forms import short_text, status_form
-from runs.drawing.markup import Markup, element, table
-from runs.drawing.svg import chart
-from runs.query.flattening import dotted, mapping_of
-from runs.query.texts import count_text, duration_text, time_text
-from runs.stores.run import Run
-from runs.stores.settings import differing, identity, settings, show
+from sacristan.runs.comparison.comparing import Comparison
+from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from sacristan.runs.drawing.curve import Panel
+from sacristan.runs.drawing.forms import status_form
+from sacristan.runs.drawing.markup import Markup, element, table
+from sacristan.runs.drawing.svg import chart
+from sacristan.runs.query.flattening import dotted, mapping_of
+from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing, identity, settings, show
 
 __all__ = ["curve_section", "difference_section", "rerun_section", "run_section", "statistics_section"]
 
@@ -48,11 +48,7 @@ def _places(runs: Sequence[Run]) -> dict[Run, int]:
 
 
 def run_section(runs: Sequence[Run]) -> Markup:
-    """Return the table of all runs: status, times, result, the settings that differ, and the last value of each metric.
-
-    Args:
-        runs: The runs; the id of each links to its part of `rerun_section`.
-    """
+    """Return the table of all runs: status, times, result, differing settings, and each metric's last value."""
     names, places = settings(runs)[:_MOST_SETTINGS], _places(runs)
     metrics = sorted({name for run in runs for name in run.summary if not name.startswith("system/")})
     metrics = sorted(metrics, key=lambda name: (not name.startswith("val/"), "loss" not in name))[:_MOST_METRICS]
@@ -75,11 +71,7 @@ def run_section(runs: Sequence[Run]) -> Markup:
 
 
 def statistics_section(comparison: Comparison) -> Markup:
-    """Return the tables of a comparison, as `python -m runs compare` prints them, with its notes and cautions.
-
-    Args:
-        comparison: The comparison of the runs of the report.
-    """
+    """Return the tables of a comparison, as `sacristan compare` prints them, with its notes and cautions."""
     groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
     parts = [element("p", comparison.title, class_="about"), _wide(groups, "Groups")]
     if comparison.pairs:
@@ -92,12 +84,7 @@ def statistics_section(comparison: Comparison) -> Markup:
 
 
 def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
-    """Return a plot for each panel.
-
-    Args:
-        panels: The panels.
-        is_time: Whether positions are seconds since 1970.
-    """
+    """Return a plot for each panel; with `is_time`, positions are seconds since 1970."""
     options: dict[str, Any] = {"is_time": is_time, "width": 540, "height": 280}
     charts = [
         chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, log_y=panel.log_y, **options)
@@ -107,11 +94,7 @@ def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
 
 
 def difference_section(runs: Sequence[Run]) -> Markup:
-    """Return the entries of the configs in which the runs differ, with a column for each run.
-
-    Args:
-        runs: The runs, of which eight are shown; values that differ from those of the first run are bold.
-    """
+    """Return the config entries in which the runs differ, with a column for each of the first eight runs."""
     names = differing(runs)
     if not names:
         return _section("Differences of the configs", element("p", "There are none.", class_="about"))
@@ -136,11 +119,7 @@ def _entry(config: Mapping[str, Any], name: str, first: Mapping[str, Any]) -> ob
 
 
 def rerun_section(runs: Sequence[Run]) -> Markup:
-    """Return the origin of each run, and the commands that run it again.
-
-    Args:
-        runs: The runs, each of which gets the anchor that `run_section` links to.
-    """
+    """Return the origin of each run and the commands to rerun it, at the anchor that `run_section` links to."""
     places = _places(runs)
     return _section("How to run them again", *(part for run in runs for part in _rerun(run, places[run])))
 
@@ -174,10 +153,10 @@ def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the commands that run it again: from its record, and by hand."""
+    """Yield the commands that rerun it: from its record, and by hand."""
     store = run.store.where
     yield "# from its record: sources, settings and environment as they were, and a verdict"
-    yield shlex.join(["python", "-m", "runs", "--store", store, "reproduce", run.uid or run.id])
+    yield shlex.join(["sacristan", "--store", store, "reproduce", run.uid or run.id])
     words = run.get("command_line")
     if isinstance(words, list) and words:
         yield "# by hand"
@@ -187,6 +166,6 @@ def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _below(script: str, root: Any) -> str:
-    """Return a script's path relative to the root of its repository, if it is below it."""
+    """Return a script's path relative to its repository's root, if it is below it."""
     path = PurePath(script)
     return str(path.relative_to(root)) if isinstance(root, str) and root and path.is_relative_to(root) else script

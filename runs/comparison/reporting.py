@@ -6,7 +6,8 @@ import dataclasses
 import math
 import re
 
-from runs.comparison.comparing import Comparison, GroupResult, PairResult
+from sacristan.configs.map import abbreviated
+from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult
 
 __all__ = [
     "PAIR_HEAD",
@@ -46,17 +47,12 @@ _EXPONENT = re.compile(r"e([+-]\d+)")
 
 
 def round_to(value: float | None, error: float | None) -> str:
-    """Round a value to the digits that its error leaves meaningful, up to the second digit of the error.
+    """Round a value to its meaningful digits, up to the second digit of its error, such as half an interval.
+
+    A missing value becomes `-`; an error of None or 0 leaves four digits.
 
     Source: the Guide to the expression of uncertainty in measurement, 7.2.6,
     https://www.bipm.org/en/committees/jc/jcgm/publications
-
-    Args:
-        value: The value; None becomes `-`.
-        error: Its error, such as half an interval; None or 0 leave four digits.
-
-    Returns:
-        The text, with an exponent for very large and very small values.
     """
     if value is None:
         return "-"
@@ -70,20 +66,12 @@ def round_to(value: float | None, error: float | None) -> str:
 
 
 def group_head(comparison: Comparison) -> tuple[str, ...]:
-    """Return the headings of the columns of `group_rows`.
-
-    Args:
-        comparison: The comparison, with the fields that define the groups, and the confidence.
-    """
+    """Return the headings of the columns of `group_rows`."""
     return (", ".join(comparison.by), "n", "mean", "std", f"{comparison.confidence * 100:g}% interval", "best", "run")
 
 
 def group_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each group, best mean first.
-
-    Args:
-        comparison: The comparison; numbers are rounded to the digits that matter, and missing ones become `-`.
-    """
+    """Return a row of texts for each group, best mean first; missing numbers become `-`."""
     return [_group_row(group) for group in comparison.groups]
 
 
@@ -95,11 +83,7 @@ def _group_row(group: GroupResult) -> tuple[str, ...]:
 
 
 def pair_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return a row of texts for each pair of groups, with the columns of `PAIR_HEAD`.
-
-    Args:
-        comparison: The comparison; numbers are rounded to the digits that matter, and missing ones become `-`.
-    """
+    """Return a row of texts for each pair of groups, with the columns of `PAIR_HEAD`; missing numbers become `-`."""
     return [_pair_row(pair) for pair in comparison.pairs]
 
 
@@ -116,28 +100,20 @@ def _pair_row(pair: PairResult) -> tuple[str, ...]:
 
 
 def notes(comparison: Comparison) -> list[str]:
-    """Return notes on the pairs: why there is no test, and which repetitions a paired test leaves out.
-
-    Args:
-        comparison: The comparison, whose `pair_rows` have no room for them.
-    """
+    """Return notes on the pairs: why there is no test, and which repetitions a paired test omits."""
     lines = []
     for pair in comparison.pairs:
         name = f"{pair.first.name} - {pair.second.name}"
         if pair.test.reason:
             lines.append(f"{name}: {pair.test.reason}")
         if pair.unpaired:
-            more = f" and {len(pair.unpaired) - 6} more" if len(pair.unpaired) > 6 else ""
-            lines.append(f"{name}: without a partner, and excluded: {', '.join(pair.unpaired[:6])}{more}")
+            unpaired = abbreviated(pair.unpaired, 6, " and {} more")
+            lines.append(f"{name}: without a partner, and excluded: {unpaired}")
     return lines
 
 
 def verdict(pair: PairResult) -> str:
-    """Return the result of a pair in words, such as `adam is better (few runs)`.
-
-    Args:
-        pair: The two groups and their test.
-    """
+    """Return the result of a pair in words, such as `adam is better (few runs)`."""
     if pair.verdict == "too few":
         return "not tested"
     few = " (few runs)" if pair.is_few else ""
@@ -147,12 +123,9 @@ def verdict(pair: PairResult) -> str:
 
 
 def as_latex(comparison: Comparison) -> str:
-    r"""Return the groups as a `tabular` with the rules of booktabs, which most templates load.
+    r"""Return the groups as a `tabular` with the rules of booktabs, which most templates load; texts are escaped.
 
     An arrow after the metric shows the better direction. The test of each pair and the cautions follow as comments.
-
-    Args:
-        comparison: The comparison; its texts are escaped.
     """
     head = [escape_latex(comparison.metric if text == "mean" else text) for text in group_head(comparison)[:-1]]
     head[2] += r" $\uparrow$" if comparison.larger_is_better else r" $\downarrow$"
@@ -174,11 +147,7 @@ def as_latex(comparison: Comparison) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape a text, so that LaTeX shows it as it is.
-
-    Args:
-        text: Any text; characters that are not printable become question marks.
-    """
+    """Escape a text, so that LaTeX shows it literally; characters that are not printable become question marks."""
     return "".join(_LATEX.get(character, character) for character in _one_line(text))
 
 

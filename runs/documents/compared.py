@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from runs.query.flattening import Changes
+from sacristan.runs.query.flattening import Changes
 
 if TYPE_CHECKING:
-    from runs.comparison.comparing import Comparison, GroupResult, PairResult
-    from runs.stores.run import Run
+    from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult
+    from sacristan.runs.stores.run import Run
 
 __all__ = [
     "Compared",
@@ -169,11 +169,7 @@ class Compared(TypedDict):
 
 
 def run_key(run: Run) -> RunKey:
-    """Return the ids of a run.
-
-    Args:
-        run: The run.
-    """
+    """Return the ids of a run."""
     return {"id": run.id, "uid": run.uid}
 
 
@@ -182,15 +178,9 @@ def differences_of(
 ) -> Differences:
     """Return the differences between two runs.
 
-    Args:
-        old, new: The runs.
-        with_output: Whether to compare their output, too.
-        max_output_bytes: Compare so many bytes of the output, from its beginning; None for all.
-
-    Raises:
-        StoreError: If one of them cannot be read.
+    Only the first `max_output_bytes` bytes of the output are compared; None compares all.
     """
-    from runs.comparison.difference import compare_output, diff
+    from sacristan.runs.comparison.difference import compare_output, diff
 
     found = diff(old, new)
     output = compare_output(old, new, max_output_bytes) if with_output else None
@@ -212,11 +202,7 @@ def differences_of(
 
 
 def comparison_of(comparison: Comparison) -> Compared:
-    """Return a comparison for JSON.
-
-    Args:
-        comparison: The comparison; numbers that are not finite become None.
-    """
+    """Return a comparison for JSON; numbers that are not finite become None."""
     return {
         "metric": comparison.metric,
         "by": list(comparison.by),

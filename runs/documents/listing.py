@@ -1,4 +1,4 @@
-"""Lists of runs, with those that cannot be read."""
+"""Lists of runs, including unreadable ones."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
 
-from runs.documents.schemas import Others
-from runs.query.texts import utc
+from sacristan.runs.documents.schemas import Others
+from sacristan.runs.query.texts import utc
 
 if TYPE_CHECKING:
-    from runs.stores.run import Run
-    from runs.stores.store import Store
+    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["COLUMNS", "LISTED", "ListedRun", "Listing", "list_runs", "listed_run"]
 
@@ -40,11 +40,9 @@ class Listing:
     """Runs with their values, and those that cannot be read.
 
     Attributes:
-        rows: The runs, each with its values by column.
-        columns: Names of the columns.
         broken: Ids of damaged runs, with the reasons.
         is_filtered: Whether conditions chose the runs.
-        has_more: Whether there are more than the limit.
+        has_more: Whether more runs match than the limit.
         num_hidden: Number of refused runs that are left out.
     """
 
@@ -56,7 +54,7 @@ class Listing:
     num_hidden: int
 
     def documents(self) -> list[ListedRun]:
-        """Return the runs for JSON; without conditions, those that cannot be read at all follow the others."""
+        """Return the runs for JSON; without conditions, those that cannot be read at all come last."""
         documents = [listed_run(run, row, self.broken.get(run.id)) for run, row in self.rows]
         return documents if self.is_filtered else documents + [self._unread(id) for id in self.unlisted()]
 
@@ -80,23 +78,13 @@ def list_runs(
     with_refused: bool = False,
     columns_of: Callable[[Sequence[Run]], Sequence[str]] | None = None,
 ) -> Listing:
-    """Return runs with the values of columns.
+    """Return runs with the values of columns; without filters, refused runs are omitted.
 
-    Args:
-        store: The store.
-        filters: Filters that a run must pass; without any, refused runs are left out.
-        sort: The field to sort by, with `-` before it for descending order.
-        limit: The maximum number of runs; None for all.
-        columns: The fields to fetch.
-        with_refused: Whether to list refused runs, too.
-        columns_of: Chooses the columns by the found runs; by default they are those fetched.
-
-    Raises:
-        FilterError: If a filter, the order or a column is invalid.
-        StoreError: If the store cannot be read.
+    `columns` are fetched; `columns_of` chooses others by the runs found. Raises FilterError if a filter, the order or
+    a column is invalid.
     """
-    from runs.query.names import REFUSED
-    from runs.stores.rows import read_rows
+    from sacristan.runs.query.names import REFUSED
+    from sacristan.runs.stores.rows import read_rows
 
     is_hiding = not (filters or with_refused)
     also = [{REFUSED: {"$ne": True}}] if is_hiding else []
@@ -114,14 +102,8 @@ def list_runs(
 
 
 def listed_run(run: Run, values: Mapping[str, Any], problem: str | None) -> ListedRun:
-    """Return one run for JSON.
-
-    Args:
-        run: The run.
-        values: Its values by column.
-        problem: Why it cannot be read completely.
-    """
-    from runs.query.names import TIMES, full_name
+    """Return one run for JSON; `problem` is why it cannot be read completely."""
+    from sacristan.runs.query.names import TIMES, full_name
 
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
     own: ListedRun = {"id": run.id, "uid": run.uid, "unreadable": problem}

@@ -1,27 +1,23 @@
-"""The JSON of all commands as a page of Markdown, made from its schemas."""
+"""The JSON of all commands as a page of Markdown, generated from its schemas."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runs.documents.schemas import VERSION
+from sacristan.runs.documents.schemas import VERSION
 
 __all__ = ["reference_page"]
 
 _HEAD = f"""# Keys of the JSON
 
-Version {VERSION}. `python -m runs schema` prints this page, and with the name of a command its JSON Schema. A number
+Version {VERSION}. `sacristan schema` prints this page, and with the name of a command its JSON Schema. A number
 may be one of the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
 
 
 def reference_page(schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page: what each command prints, and the keys of each object once.
-
-    Args:
-        schemas: Schemas by command.
-    """
+    """Return the page from the schemas by command: the output of each command, and the keys of each object once."""
     lines = [_HEAD, "| command | prints |", "| --- | --- |"]
     lines += [f"| `{name}` | {_type_text(schema)} |" for name, schema in schemas.items()]
     objects: dict[str, Mapping[str, Any]] = {}

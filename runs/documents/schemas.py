@@ -49,42 +49,31 @@ class Others:
 
 
 def schema_id(name: str) -> str:
-    """Return the id of a schema, which contains the version.
-
-    Args:
-        name: The command.
-    """
+    """Return the id of a command's schema, which contains the version."""
     return f"urn:sacristan:json:{VERSION}:{name}"
 
 
 def schema_of(name: str, kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of a document.
+    """Return the JSON Schema (draft 2020-12) of the document that a command prints.
 
-    Args:
-        name: The command that prints it.
-        kind: Its type: of typed dicts, dataclasses, lists, dicts and simple types.
+    `kind` consists of typed dicts, dataclasses, lists, dicts and simple types.
     """
     definitions: dict[str, Any] = {}
     body = _of(kind, definitions)
-    head = {"$schema": _DRAFT, "$id": schema_id(name), "title": f"python -m runs {name} --json"}
+    head = {"$schema": _DRAFT, "$id": schema_id(name), "title": f"sacristan {name} --json"}
     return {**head, **body, **({"$defs": dict(sorted(definitions.items()))} if definitions else {})}
 
 
 def arguments_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema of named arguments, which allows no others.
+    """Return the JSON Schema of a typed dict of simple types and lists; it allows no other arguments.
 
-    Args:
-        kind: A typed dict of simple types and lists; `Annotated[int, {"maximum": 100}]` adds keywords.
+    `Annotated[int, {"maximum": 100}]` adds keywords.
     """
     return {**_object(kind, {}), "additionalProperties": False}
 
 
 def attribute_texts(kind: type) -> dict[str, str]:
-    """Return the meaning of each attribute, as the docstring of a class gives it.
-
-    Args:
-        kind: The class.
-    """
+    """Return the text of each attribute in the docstring of a class."""
     _, _, section = (inspect.getdoc(kind) or "").partition("\nAttributes:\n")
     return {
         name.strip(): " ".join(match["text"].split())
@@ -94,16 +83,12 @@ def attribute_texts(kind: type) -> dict[str, str]:
 
 
 def summary_of(kind: type) -> str:
-    """Return the first paragraph of a class's docstring.
-
-    Args:
-        kind: The class.
-    """
+    """Return the first paragraph of a class's docstring."""
     return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
 
 
 def _of(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a type; add those of its classes to the definitions."""
+    """Return the schema of a type; add the schemas of its classes to the definitions."""
     if get_origin(kind) is Annotated:  # whose notes may have no hash
         return _annotated(get_args(kind), definitions)
     if kind in _SIMPLE:

@@ -1,16 +1,16 @@
-"""Single runs: what is recorded of one, its metrics and its output."""
+"""Single runs: the record, the metrics and the output."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, cast
 
-from runs.documents.schemas import Others
-from runs.query.texts import utc
+from sacristan.runs.documents.schemas import Others
+from sacristan.runs.query.texts import utc
 
 if TYPE_CHECKING:
-    from observers.record.points.points import Series
-    from runs.stores.run import Run
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.run import Run
 
 __all__ = [
     "METRICS",
@@ -169,15 +169,8 @@ class Output(TypedDict):
 
 
 def shown_run(run: Run) -> ShownRun:
-    """Return all that `show` shows.
-
-    Args:
-        run: The run.
-
-    Raises:
-        StoreError: If it cannot be read.
-    """
-    from runs.query.names import TIMES
+    """Return everything that `show` shows."""
+    from sacristan.runs.query.names import TIMES
 
     document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
     for name in ("artifacts", "resources", "_id", "id"):
@@ -208,24 +201,14 @@ def shown_run(run: Run) -> ShownRun:
 
 
 def statistics_of(run: Run) -> Statistics:
-    """Return the statistics of all metrics.
-
-    Args:
-        run: The run.
-    """
+    """Return the statistics of all metrics."""
     return {"id": run.id, "uid": run.uid, "metrics": run.statistics()}
 
 
 def curves_of(run: Run, names: Sequence[str], num_points: int | None = None) -> Curves:
-    """Return the points of metrics.
+    """Return the points of metrics, at most `num_points` of each with extremes kept; None for all.
 
-    Args:
-        run: The run.
-        names: Names of the metrics.
-        num_points: Maximum number of points of each, extremes kept; None for all.
-
-    Raises:
-        StoreError: If there is no such metric.
+    A missing metric raises StoreError.
     """
     return {
         "id": run.id,
@@ -239,10 +222,5 @@ def _curve(series: Series) -> Curve:
 
 
 def output_of(run: Run, read: Callable[[], bytes]) -> Output:
-    """Return the output, or a part of it.
-
-    Args:
-        run: The run.
-        read: Reads the bytes.
-    """
+    """Return the output, or the part of it that `read` returns."""
     return {"id": run.id, "uid": run.uid, "status": run.status, "output": read().decode("utf-8", "replace")}

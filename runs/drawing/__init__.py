@@ -1,1 +1,1 @@
-"""Curves as SVG, files of matplotlib or text in a terminal; HTML of plain data; output files."""
+"""Curves as SVG, matplotlib files or terminal text; HTML of plain data; output files."""

@@ -1,4 +1,4 @@
-"""Axes of plots: limits, values on a linear or logarithmic scale, round ticks with their labels."""
+"""Axes of plots: limits, linear or logarithmic positions, round ticks with labels."""
 
 from __future__ import annotations
 
@@ -15,14 +15,9 @@ _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, *(hours * _HOU
 
 
 def scaled(values: np.ndarray, log_y: bool) -> np.ndarray:
-    """Return values as an axis places them: clipped so that limits can be subtracted, or their decimal logarithms.
+    """Return (n,) positions on an axis: values clipped so that limits can be subtracted, or decimal logarithms.
 
-    Args:
-        values: (n,) any floats.
-        log_y: Whether the axis is logarithmic.
-
-    Returns:
-        (n,) positions; NaN for gaps: NaN, infinities, and on a logarithmic axis values that are not above 0.
+    NaN are gaps: NaN, infinities, and on a logarithmic axis values that are not above 0.
     """
     if not log_y:
         return np.where(np.isfinite(values), np.clip(values, -1e300, 1e300), np.nan)
@@ -30,12 +25,10 @@ def scaled(values: np.ndarray, log_y: bool) -> np.ndarray:
 
 
 def limits(values: np.ndarray, margin: float = 0.0, around: float = 0.0) -> tuple[float, float]:
-    """Return the limits of an axis that shows these values.
+    """Return the limits of an axis that shows these finite values; 0 and 1 without any.
 
-    Args:
-        values: (n,) finite values; without any, the limits are 0 and 1.
-        margin: Room on each side, as a share of the range.
-        around: Room around a single value; 0 for a tenth of it, or 0.5 around 0.
+    `margin` is the room on each side, as a share of the range; `around` that around a single value, where 0 means a
+    tenth of it, or 0.5 around 0.
     """
     if not len(values):
         return 0.0, 1.0
@@ -47,25 +40,16 @@ def limits(values: np.ndarray, margin: float = 0.0, around: float = 0.0) -> tupl
 
 
 def pieces(y: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the positions of each run of finite values: what lies between two gaps of a curve.
-
-    Args:
-        y: (n,) values; NaN and infinities are gaps.
-    """
+    """Yield the positions of each stretch of finite values between the gaps (NaN or infinite) of a curve."""
     finite = np.flatnonzero(np.isfinite(y))
     if len(finite):
         yield from np.split(finite, np.flatnonzero(np.diff(finite) > 1) + 1)
 
 
 def ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
-    """Return about `num` round numbers from `low` to `high`, with their labels.
+    """Return about `num` round numbers from `low` to `high`, ascending, with their labels.
 
-    Args:
-        low, high: Limits of the axis; `low` is below `high`.
-        num: The number to aim at.
-
-    Returns:
-        Multiples of 1, 2, 2.5 or 5 times a power of ten, ascending, each with a label of four digits.
+    They are multiples of 1, 2, 2.5 or 5 times a power of ten, with labels of four digits.
     """
     rough = (high - low) / max(1, num)
     power = 10.0 ** math.floor(math.log10(rough))
@@ -75,13 +59,9 @@ def ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
 
 
 def log_ticks(low: float, high: float) -> list[tuple[float, str]]:
-    """Return ticks of a logarithmic axis: powers of ten, and multiples of them where few powers are in the range.
+    """Return ticks of a logarithmic axis: powers of ten, and multiples of them if few powers are in the range.
 
-    Args:
-        low, high: Limits of the axis, as decimal logarithms.
-
-    Returns:
-        The logarithm of each tick, ascending, and the label of its value.
+    The limits and the ticks are decimal logarithms; the labels are the values.
     """
     if high - low > 5:
         return [(value, f"1e{value:g}") for value, _ in ticks(low, high, 5) if value == round(value)]
@@ -96,12 +76,7 @@ def _label(value: float) -> str:
 
 
 def time_ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
-    """Return about `num` round times, with labels in UTC as short as the range allows.
-
-    Args:
-        low, high: Limits of the axis, in seconds since 1970.
-        num: The number to aim at.
-    """
+    """Return about `num` round times from `low` to `high`, in seconds since 1970, with short labels in UTC."""
     rough = max(high - low, 1e-9) / max(1, num)
     step = next((step for step in _TIME_STEPS if step >= rough), _DAY * math.ceil(rough / _DAY))
     form = "%H:%M:%S" if step < _MINUTE else "%H:%M" if step < _DAY and high - low < _DAY else "%m-%d %H:%M"

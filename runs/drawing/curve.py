@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.points.points import Series
-from runs.errors import PlotError
-from runs.query.decimation import pixels
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.errors import PlotError
+from sacristan.runs.query.decimation import pixels
 
 __all__ = ["COLORS", "X_AXES", "Curve", "Panel", "curve_of", "panelled", "thin"]
 
@@ -84,17 +84,9 @@ def curve_of(
 ) -> Curve:
     """Return the curve of one run.
 
-    Of a step that was logged again after a smaller one, as by a resumed run, the last values count. NaN stays.
-
-    Args:
-        series: (n,) points.
-        label: Name of the curve.
-        x: `step`; `epoch`; `time` in seconds since the run started; or `wall`, the time in seconds since 1970.
-        epochs: (n,) the epoch of each point, for `epoch`; see `Run.epochs_at`.
-        start_s: When the run started, in seconds since 1970, for `wall`.
-
-    Raises:
-        PlotError: If `x` is none of these.
+    Of a step that was logged again after a smaller one, as by a resumed run, the last values count. NaN stays. `x` is
+    `step`, `epoch` (with `epochs`, the (n,) epochs of the points), `time` in seconds since the start, or `wall`, in
+    seconds since 1970 (with `start_s`); others raise PlotError.
     """
     if x not in X_AXES or (x == "epoch" and epochs is None):
         raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
@@ -131,13 +123,9 @@ def thin(
     log_x: bool = False,
     log_y: bool = False,
 ) -> Curve:
-    """Return a curve of at most `num_points` points, and a few on either side, that looks the same; see `pixels`.
+    """Return a curve of at most `num_points` points between `low` and `high` that looks the same; see `pixels`.
 
-    Args:
-        curve: Any curve.
-        num_points: At least 4.
-        low, high: The range of positions to draw; None for the start or the end of the curve.
-        log_x, log_y: Whether the axes are logarithmic.
+    A few points beyond either end are added. `num_points` is at least 4; None is an open end.
     """
     if len(curve.x) <= num_points and low is None and high is None:
         return curve
@@ -154,13 +142,9 @@ def thin(
 
 
 def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Group metrics into panels: `train/loss` and `val/loss` share the panel `loss`, others get their own.
+    """Group metrics into panels by title: `train/loss` and `val/loss` share `loss`, others get their own.
 
-    Args:
-        metrics: Names of metrics; each counts once.
-
-    Returns:
-        The metrics of each panel by its title, in the order given.
+    The order is kept, and each metric counts once.
     """
     panels: dict[str, list[str]] = {}
     for metric in dict.fromkeys(metrics):

@@ -1,4 +1,4 @@
-"""Plots as PNG, SVG and PDF files by matplotlib. The same plot gives the same bytes with the same matplotlib."""
+"""Plots as PNG, SVG and PDF files by matplotlib; the same plot and matplotlib give the same bytes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from runs.drawing.axes import pieces
-from runs.drawing.curve import COLORS, Panel
-from runs.drawing.output_file import writing
-from runs.errors import PlotError
+from sacristan.configs.installation import missing_package
+from sacristan.runs.drawing.axes import pieces
+from sacristan.runs.drawing.curve import COLORS, Panel
+from sacristan.runs.drawing.output_file import writing
+from sacristan.runs.errors import PlotError
 
 __all__ = ["COLORS", "FORMATS", "check_format", "draw", "house_style", "printable"]
 
@@ -47,7 +48,7 @@ _MAX_INSIDE, _MAX_IN_LEGEND, _NOTE_WIDTH = 5, 26, 110
 
 @contextlib.contextmanager
 def house_style() -> Iterator[None]:
-    """Draw figures of matplotlib in one style within the block, whatever the user's own settings are."""
+    """Use one style for matplotlib figures within the block, whatever the user's own settings are."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -59,37 +60,23 @@ def house_style() -> Iterator[None]:
 
 
 def check_format(path: Path) -> None:
-    """Reject a file whose suffix names no format that plots have.
-
-    Args:
-        path: The file, which need not exist; case does not matter.
-
-    Raises:
-        PlotError: If the suffix is none of `FORMATS`.
-    """
+    """Raise PlotError if the suffix of a file, which need not exist, is none of `FORMATS`; case does not matter."""
     if path.suffix.lower() not in FORMATS:
         raise PlotError(f"got the file {path}, expected one that ends in {', '.join(FORMATS)}")
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: bool = False) -> None:
-    """Draw panels below each other into a file, which is replaced as a whole.
+    """Draw panels below each other into a file, which is replaced atomically.
 
-    Args:
-        panels: At least one.
-        path: The file; its suffix is one of `FORMATS`.
-        title: The title above all panels.
-        overwrite: Whether to replace an existing file.
-
-    Raises:
-        PlotError: If matplotlib is not installed, or the suffix names no format.
-        StoreError: If the file exists already, or cannot be written.
+    Raises PlotError if matplotlib is not installed or the suffix names no format, and StoreError if the file exists or
+    is not writable.
     """
     check_format(path)
     suffix = path.suffix.lower()
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotError("pictures need matplotlib; install it with: pip install 'sacristan[plot]'") from error
+        raise PlotError(missing_package("pictures need", "matplotlib", "plot")) from error
     with house_style():
         width = _WIDTH if max(len(panel.curves) for panel in panels) <= _MAX_INSIDE else _WITH_LEGEND
         figure = Figure(figsize=(width, _HEIGHT * len(panels)), layout="constrained", dpi=150)
@@ -154,7 +141,7 @@ def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str, alpha: flo
 
 
 def _lonely(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return the positions of points between two gaps, and of the first of several that are at one place."""
+    """Return the positions of points between two gaps, and the first of several at the same place."""
     lonely = [piece[0] for piece in pieces(y) if not np.ptp(x[piece]) and not np.ptp(y[piece])]
     return np.array(lonely, np.intp)
 
@@ -182,13 +169,10 @@ def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
 
 
 def printable(text: str) -> str:
-    """Return a text that matplotlib shows as it is.
+    """Return a text that matplotlib shows literally.
 
     Control characters, which SVG cannot hold, are replaced; a dollar starts no formula; a leading underscore, which
     would keep a label out of the legend, gets a space before it.
-
-    Args:
-        text: Any text, such as the name of a metric.
     """
     text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     return f"{' ' * text.startswith('_')}{text}".replace("$", r"\$")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from observers.record.points.points import Series
-from runs.drawing.curve import curve_of, panelled
-from runs.drawing.markup import Markup, element, table
-from runs.drawing.svg import chart, sparkline
-from runs.errors import RunsError
-from runs.query.flattening import dotted
-from runs.query.texts import MISSING, count_text, duration_text, time_text, value_text
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.drawing.curve import curve_of, panelled
+from sacristan.runs.drawing.markup import Markup, element, table
+from sacristan.runs.drawing.svg import chart, sparkline
+from sacristan.runs.errors import RunsError
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.texts import MISSING, count_text, duration_text, short_text, time_text
 
-__all__ = ["Shown", "run_form", "runs_form", "short_text", "status_form"]
+__all__ = ["Shown", "run_form", "runs_form", "status_form"]
 
 _COLORS = {"COMPLETED": "#1a7f37", "RUNNING": "#0969da", "QUEUED": "#0969da", "FAILED": "#cf222e", "PRUNED": "#8250df"}
 _OTHER_COLOR = "#9a6700"
@@ -24,7 +24,7 @@ _FIRST = ("val/loss", "train/loss", "loss")
 
 
 class Shown(Protocol):
-    """The part of `runs.stores.run.Run` that is shown."""
+    """The part of `sacristan.runs.stores.run.Run` that is shown."""
 
     id: str
     problem: str | None
@@ -51,11 +51,7 @@ class Shown(Protocol):
 
 
 def status_form(status: str) -> Markup:
-    """Return a status with a dot in its colour.
-
-    Args:
-        status: The status of a run, such as `COMPLETED`; empty shows as `unknown`.
-    """
+    """Return a run's status with a dot in its colour; an empty one shows as `unknown`."""
     dot = element("span", "●", style=f"color:{_COLORS.get(status, _OTHER_COLOR)}", aria_hidden="true")
     return element("span", dot, f" {status or 'unknown'}", style="white-space:nowrap")
 
@@ -63,8 +59,7 @@ def status_form(status: str) -> Markup:
 def run_form(run: Shown) -> str:
     """Show a run: its facts, its curves, its config, and the summary of its metrics; see `Run._repr_html_`.
 
-    Args:
-        run: The run; if it cannot be read, the result says why.
+    If the run cannot be read, the result says why.
     """
     try:
         parts = [*_run_parts(run)]
@@ -102,7 +97,7 @@ def _folded(title: str, head: Sequence[str], rows: Sequence[Sequence[object]], n
 
 
 def _curves(run: Shown) -> Iterator[Markup]:
-    """Yield a plot for each metric but the machine's; the losses of training and validation share one."""
+    """Yield a plot for each metric except the machine's; the losses of training and validation share one."""
     own = [name for name in run.metrics if not name.startswith("system/")]
     panels = panelled(sorted(own, key=lambda name: ("loss" not in name, not name.startswith("val/"), name)))
     for title, names in list(panels.items())[:_MOST_PANELS]:
@@ -115,13 +110,7 @@ def _curves(run: Shown) -> Iterator[Markup]:
 
 
 def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -> str:
-    """Show runs as a table with their curves inline.
-
-    Args:
-        runs: The runs; only the first ones are shown.
-        settings: Entries of the configs that distinguish the runs.
-        title: The title above the table; by default the number of runs.
-    """
+    """Show runs as a table with inline curves; only the first runs and settings are shown."""
     shown, settings = runs[:_MOST_ROWS], settings[:_MOST_SETTINGS]
     metrics_of, problems = _metrics_of(shown)
     metrics = _leading({name for names in metrics_of.values() for name in names})
@@ -166,7 +155,7 @@ def _sparkline(run: Shown, name: str) -> Markup:
 
 
 def _leading(metrics: set[str]) -> list[str]:
-    """Return the metrics whose curves a table has."""
+    """Return the metrics whose curves a table shows."""
     own = sorted(name for name in metrics if not name.startswith("system/"))
     order = {name: place for place, name in enumerate(_FIRST)}
     validations = [name for name in own if name.startswith("val/") and name not in order]
@@ -175,18 +164,3 @@ def _leading(metrics: set[str]) -> list[str]:
 
 def _short(value: Any, *, exact: bool = False) -> str:
     return short_text(dict(value) if isinstance(value, Mapping) else value, _MOST_CHARACTERS, exact=exact)
-
-
-def short_text(value: Any, most: int, *, exact: bool = False) -> str:
-    """Return a value as text, cut off with an ellipsis where it is long.
-
-    Args:
-        value: Anything that JSON holds.
-        most: Maximum number of characters.
-        exact: Show all digits of a float; else five.
-    """
-    try:
-        text = value_text(value, exact=exact)
-    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
-        return f"({type(value).__name__}, too large to show)"
-    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -23,33 +23,22 @@ class Markup(str):
 
 
 def escape(value: object) -> Markup:
-    """Return HTML that shows the text of a value; `Markup` stays as it is.
-
-    Args:
-        value: Any value; characters that HTML cannot hold or that mislead people become U+FFFD.
-    """
+    """Return HTML that shows the text of a value; `Markup` is unchanged, and harmful characters become U+FFFD."""
     if isinstance(value, Markup):
         return value
     return Markup(html.escape(harmless(str(value))))
 
 
 def harmless(text: str) -> str:
-    """Return a text with U+FFFD for each character that HTML cannot hold or that misleads people.
-
-    Args:
-        text: Any text.
-    """
+    """Replace characters that HTML cannot contain or that mislead people by U+FFFD."""
     return _HARMFUL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def element(name: str, *children: object, **attributes: object) -> Markup:
     """Return an element, with its children and the values of its attributes escaped.
 
-    Args:
-        name: The tag, such as `td`.
-        *children: Texts and `Markup`.
-        **attributes: By their names: a trailing underscore is dropped (`class_`), others become hyphens. An attribute
-            that is None is left out.
+    In attribute names, a trailing underscore is dropped (`class_`), and others become hyphens. Attributes that are None
+    are omitted.
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
@@ -60,12 +49,9 @@ def element(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()) -> Markup:
-    """Return a table with styles of its own, so that it needs no style sheet.
+    """Return a table with inline styles, so that it needs no style sheet; `numbers` are columns to align right.
 
-    Args:
-        head: Headings of the columns; empty for a table without a head.
-        rows: The cells of each row, texts or `Markup`.
-        numbers: Positions of the columns to align right, as numbers are.
+    An empty `head` omits the header.
     """
 
     def cells(kind: str, row: Sequence[object], **scope: str) -> list[Markup]:

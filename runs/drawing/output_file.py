@@ -1,4 +1,4 @@
-"""Output files: a regular file is replaced as a whole, a pipe or a device is written into."""
+"""Output files: a regular file is replaced atomically, a pipe or a device is written to."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.record.atomic_file import replacing
-from runs.errors import StoreError
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.runs.errors import StoreError
 
 __all__ = ["check_output", "is_stream", "writing"]
 
@@ -23,15 +23,10 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 
 def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") -> None:
-    """Reject an output path before the work that would be lost.
+    """Reject an output path before doing work that would be lost.
 
-    Args:
-        path: A file, which may exist, a pipe or a character device.
-        overwrite: Whether to replace an existing file.
-        how: The option that replaces it, for the message.
-
-    Raises:
-        StoreError: If the file exists and `overwrite` is False, or it is a folder, a socket or a disk.
+    Raises StoreError if the file exists and `overwrite` is False (`how` names the option), or it is a folder, a socket
+    or a disk.
     """
     if is_stream(path):
         return
@@ -50,10 +45,9 @@ def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") ->
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether output is written into a path, not in its place: an open descriptor, a FIFO or a character device.
+    """Tell whether output is written into a path instead of replacing it.
 
-    Args:
-        path: Any path, such as `/dev/stdout`; one that does not exist is no stream.
+    That holds for an open descriptor such as `/dev/stdout`, a FIFO and a character device.
     """
     if _descriptor(path) is not None:
         return True
@@ -68,14 +62,7 @@ def is_stream(path: Path) -> bool:
 def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
     """Open a stream whose content goes to `path` as a whole when the block ends, or not at all if the block fails.
 
-    A link stays, and its target is replaced.
-
-    Args:
-        path: A file, a pipe or a character device.
-        overwrite: Whether to replace an existing file.
-
-    Raises:
-        StoreError: As in `check_output`, and if the path cannot be written.
+    A link stays, and its target is replaced. StoreError as in `check_output`, and if the path cannot be written.
     """
     check_output(path, overwrite=overwrite)
     try:

@@ -1,4 +1,4 @@
-"""Plots as SVG without a library, a script or a style sheet; text and axes take the colour of the text around."""
+"""Plots as SVG without a library, script or style sheet; text and axes take the colour of the surrounding text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
-from runs.drawing.curve import COLORS, Curve, thin
-from runs.drawing.markup import Markup, element
+from sacristan.runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
+from sacristan.runs.drawing.curve import COLORS, Curve, thin
+from sacristan.runs.drawing.markup import Markup, element
 
 __all__ = ["chart", "color_of", "sparkline"]
 
@@ -26,23 +26,15 @@ _FONT = "font:12px system-ui,sans-serif"
 
 
 def color_of(number: int) -> str:
-    """Return the colour of a curve; black becomes the colour of the text, which is visible on a dark page.
-
-    Args:
-        number: Position of the curve in the plot, from 0; colours repeat.
-    """
+    """Return the colour of a curve by its position, repeating; black becomes the text's colour, for dark pages."""
     color = COLORS[number % len(COLORS)]
     return "currentColor" if color == "#000000" else color
 
 
 def sparkline(curve: Curve) -> Markup:
-    """Draw a curve as small as a word, without axes.
+    """Draw a curve as small as a word, without axes; empty if no value is finite.
 
-    Args:
-        curve: The curve; its label is the accessible name.
-
-    Returns:
-        An SVG element; empty if no value is finite.
+    The curve's label is the accessible name.
     """
     width, height = _SPARKLINE
     drawn = thin(curve, 2 * width)
@@ -65,16 +57,11 @@ def chart(
     width: int = 460,
     height: int = 240,
 ) -> Markup:
-    """Draw curves over axes, with a legend below them.
+    """Draw curves over axes, with a legend and notes below them.
 
-    Args:
-        title: The title above the axes, such as the metric.
-        curves: The curves; of long ones, only the points that a plot of this size shows are drawn.
-        x_label: Label of the x axis.
-        notes: Sentences below the legend.
-        log_y: Whether the values are on a logarithmic axis; values that are not above 0 are gaps.
-        is_time: Whether positions are seconds since 1970.
-        width, height: Size of the axes in pixels; the legend adds to the height.
+    The size in pixels is that of the axes; the legend adds to the height. Of long curves, only the points that a plot
+    of this size shows are drawn. With `log_y`, values that are not above 0 are gaps; with `is_time`, positions are
+    seconds since 1970.
     """
     drawn = [thin(curve, 3 * width, log_y=log_y) for curve in curves]
     frame = _Frame.of(drawn, x_label, log_y, (_LEFT, width - _RIGHT), (height - _BOTTOM, _TOP))
@@ -139,7 +126,7 @@ class _Frame:
         return across, down
 
     def paths(self, x: np.ndarray, y: np.ndarray, **attributes: Any) -> Iterator[Markup]:
-        """Yield the path of a line, broken at gaps, and that of the dots for what is too small to be seen as a line."""
+        """Yield the path of a line, broken at gaps, and the dots for pieces too small to show as a line."""
         across, down = self.at(x, scaled(y, self.log_y))
         lines, dots = [], []
         for piece in pieces(down):
@@ -210,7 +197,7 @@ def _text(text: str, x: float, y: float, *, anchor: str = "start", weight: int =
 
 
 def _rows(curves: Sequence[Curve], notes: Sequence[str], width: int) -> list[tuple[str, int | None]]:
-    """Return the lines below the axes: texts, with the number of the curve that a text labels."""
+    """Return the lines below the axes as texts, with the number of the curve that a text labels."""
     labels = [(curve.label, number) for number, curve in enumerate(curves) if curve.label]
     rows: list[tuple[str, int | None]] = [*labels[:_MOST_IN_LEGEND]]
     if len(labels) > _MOST_IN_LEGEND:

@@ -1,4 +1,4 @@
-"""Plots on the terminal, in braille dots; in letters and stars where dots or colours are missing.
+"""Plots on the terminal, in braille dots, or in letters and stars without braille or colours.
 
 plotille draws the dots, https://github.com/tammoippen/plotille; axes and legend are drawn here, with round numbers.
 """
@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
-from runs.drawing.curve import Curve, Panel
+from sacristan.runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
+from sacristan.runs.drawing.curve import Curve, Panel
 
 if TYPE_CHECKING:
     from plotille import Canvas
 
 __all__ = ["draw_text"]
 
-# The colours of `runs.drawing.curve` among the 256 of terminals, whose black and white depend on the user's theme.
+# The colours of `sacristan.runs.drawing.curve` among the 256 of terminals, whose black and white depend on the user's
+# theme.
 _COLORS = (32, 166, 36, 175, 178, 75, 245)
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _AROUND_A_TIME_S = 60.0
@@ -30,18 +31,10 @@ _Ticks = Sequence[tuple[float, str]]
 
 
 def draw_text(panel: Panel, width: int, height: int, *, colors: bool = False, braille: bool = True) -> list[str]:
-    """Draw a panel as lines of text.
+    """Draw a panel as lines of text: the metric, axes, a legend if needed, and the notes in brackets.
 
-    Several curves get a letter each, on the curve and in the legend, so that they differ without colours.
-
-    Args:
-        panel: The panel.
-        width, height: Maximum size of axes and curves, in characters; legend and notes go below.
-        colors: Use escape sequences for colours.
-        braille: Use braille dots; else stars.
-
-    Returns:
-        The lines: the metric, the axes, the legend if it is needed, and the notes in brackets.
+    The size, in characters, bounds axes and curves; legend and notes go below. Several curves get a letter each, on the
+    curve and in the legend, so that they differ without colours.
     """
     curves = [(curve, scaled(curve.y, panel.log_y)) for curve in panel.curves]
     across, down = _limits(panel, curves)
@@ -121,7 +114,7 @@ def _rows(canvas: Canvas, y_ticks: _Ticks, down: _Limits, margin: int, bar: str,
 
 
 def _x_axis(x_ticks: _Ticks, across: _Limits, columns: int, margin: int, label: str) -> str:
-    """Return the line below the axis: the ticks, as far as they do not touch, and the label."""
+    """Return the line below the axis: the label, and the ticks that do not touch each other."""
     low, high = across
     room = [" "] * columns
     for value, text in x_ticks:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from runs.errors import FilterError, StoreError
-from runs.notebooks.found_experiments import PAGE, Experiment, Page, QuerySet
-from runs.stores.opening import open_store
-from runs.stores.run import Run
+from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs.notebooks.found_experiments import PAGE, Experiment, Page, QuerySet
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
-    from runs.stores.store import Store
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["ExperimentLoader"]
 
@@ -23,12 +23,13 @@ __all__ = ["ExperimentLoader"]
 class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
     """Finds past runs with the methods of incense's loader, in a database or a folder.
 
-    Notebooks written for incense 0.0.15 run with `from runs import ExperimentLoader` instead of its import. The
+    Notebooks written for incense 0.0.15 run with `from sacristan.runs import ExperimentLoader` instead of its import.
+    The
     differences: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when they
     are used, results are not cached, and a field that no run has is rejected with the nearest name.
 
     Example:
-        from runs import ExperimentLoader
+        from sacristan.runs import ExperimentLoader
 
         with ExperimentLoader("my_runs") as loader:
             experiment = loader.find_latest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import mimetypes
 from collections import UserList
@@ -11,19 +10,20 @@ from fnmatch import fnmatch
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from configs import freeze, to_plain
-from runs.errors import FilterError
-from runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
-from runs.query.names import RUN_FIELDS, TIMES, id_of
-from runs.query.times import time_of
-from runs.stores.run import PARTS, Run
+from sacristan.configs import freeze, to_plain
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import FilterError
+from sacristan.runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
+from sacristan.runs.query.names import RUN_FIELDS, TIMES, id_of
+from sacristan.runs.query.times import time_of
+from sacristan.runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
     import pandas
 
-    from observers.record.points.points import Series
-    from runs.stores.changes import Removed
-    from runs.stores.store import Store
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.changes import Removed
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["PAGE", "Experiment", "Page", "QuerySet"]
 
@@ -34,10 +34,9 @@ _MISSING = object()
 
 
 class Page:
-    """Runs of one store whose fields are fetched together: a notebook that reads one of them reads the next one.
+    """Runs of one store whose fields are fetched together, as a notebook that reads one of them reads the next one.
 
     Args:
-        store: The store.
         runs: The runs, at most `PAGE`.
     """
 
@@ -47,14 +46,7 @@ class Page:
         self._fetched: set[str] = set()
 
     def fetch(self, name: str) -> None:
-        """Fetch a field of all runs, once.
-
-        Args:
-            name: The field, such as `config`.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Fetch a field of all runs, unless it was fetched before."""
         if name not in self._fetched:
             self._fetched.add(name)
             self.store.prefetch(self.runs, [name])
@@ -79,12 +71,7 @@ class Experiment:
         return f"Experiment(id={self.id}, name={self.run.name})"
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field of the run.
-
-        Raises:
-            AttributeError: If the run has no such field.
-            StoreError: If it cannot be read.
-        """
+        """Return a field of the run; AttributeError if the run has no such field."""
         if name.startswith("_"):
             raise AttributeError(name)
         if name == "captured_out":
@@ -95,8 +82,8 @@ class Experiment:
         else:
             value = self.run.document.get(name)
         if value is None and name not in self.run.document:
-            near = difflib.get_close_matches(name, {*RUN_FIELDS, *self.run.document} - {name}, n=1)
-            hint = f"did you mean {near[0]}?" if near and name not in RUN_FIELDS else "list them with to_dict()"
+            known = () if name in RUN_FIELDS else (*RUN_FIELDS, *self.run.document)
+            hint = word_suggestion(name, known, "list them with to_dict()")
             raise AttributeError(f"run {self.id} has no field {name!r}; {hint}")
         return time_of(value) if name in TIMES else freeze(value)
 
@@ -187,20 +174,12 @@ class ArtifactIndexer:
         self._experiments = experiments
 
     def filter(self, pattern: str) -> ArtifactSet:
-        """Return the artifacts whose names match a pattern.
-
-        Args:
-            pattern: A pattern of `fnmatch`, such as `*.png`; experiments may have any number of matches.
-        """
+        """Return the artifacts whose names match a pattern of `fnmatch`, such as `*.png`: any number for each run."""
         artifacts = (artifact for experiment in self._experiments for artifact in experiment.artifacts.values())
         return ArtifactSet(artifact for artifact in artifacts if fnmatch(artifact.name, pattern))
 
     def __getitem__(self, name: str) -> ArtifactSet:
-        """Return the artifact with a name of each experiment.
-
-        Raises:
-            KeyError: If an experiment has no artifact with this name.
-        """
+        """Return the artifact with this name of each experiment; KeyError if one has none."""
         return ArtifactSet(experiment.artifacts[name] for experiment in self._experiments)
 
 

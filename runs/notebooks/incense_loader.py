@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pymongo
 
-from runs.errors import MissingExtraError, StoreError
+from sacristan.runs.errors import MissingExtraError, StoreError
 
 if TYPE_CHECKING:
     from incense import ExperimentLoader

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from runs.errors import StoreError, naming_os_errors
-from runs.stores.content import Content
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.content import Content
 
 if TYPE_CHECKING:
     import pandas
@@ -69,32 +69,18 @@ class Artifact:
 
     @property
     def file(self) -> BinaryIO:
-        """A new stream of its bytes.
-
-        Raises:
-            StoreError: If they were deleted.
-        """
+        """A new stream of its bytes. Raises StoreError if they were deleted."""
         return self._stored.open()
 
     @functools.cached_property
     def content(self) -> bytes:
-        """Its bytes.
-
-        Raises:
-            StoreError: If they were deleted.
-        """
+        """Its bytes."""
         return self._stored.read()
 
     def save(self, to_dir: str | Path = "") -> Path:
-        """Write it to `to_dir/ID_NAME`, with the id of the run, and return that path; an existing file is replaced.
+        """Write it to `to_dir/ID_NAME`, with the run's id, and return that path; an existing file is replaced.
 
-        Slashes in the name become `_`.
-
-        Args:
-            to_dir: A folder, created if it does not exist; by default the working folder.
-
-        Raises:
-            StoreError: If its bytes were deleted, or the file cannot be written.
+        Slashes in the name become `_`. The folder is created if it does not exist.
         """
         folder = Path(to_dir)
         with naming_os_errors(f"{folder} cannot be created"):
@@ -106,8 +92,7 @@ class Artifact:
     def render(self) -> Any:
         """Return an object that a notebook shows, or the data frame of a CSV file.
 
-        Raises:
-            StoreError: If its bytes were deleted, or files of its type are not rendered.
+        Raises StoreError if its bytes were deleted, or files of its type are not rendered.
         """
         return self._rendered
 
@@ -126,22 +111,14 @@ class Artifact:
     def as_content_type(self, content_type: str) -> Artifact:
         """Return it as a file of another MIME type, such as `text/csv` for a table without a suffix.
 
-        Args:
-            content_type: A MIME type that is rendered.
-
-        Raises:
-            StoreError: If files of that type are not rendered.
+        A type that is not rendered raises StoreError.
         """
         if content_type not in _CLASSES:
             raise StoreError(f"got the type {content_type!r}, expected one of {', '.join(sorted(_CLASSES))}")
         return _CLASSES[content_type](self.name, self._stored, self._run_id, content_type)
 
     def as_type(self, artifact_type: type[Artifact]) -> Artifact:
-        """Return it as an artifact of another class.
-
-        Args:
-            artifact_type: A subclass of `Artifact`, such as `CSVArtifact`, whatever its MIME type is.
-        """
+        """Return it as an artifact of another class, such as `CSVArtifact`, whatever its MIME type is."""
         return artifact_type(self.name, self._stored, self._run_id)
 
     def _base64(self) -> str:
@@ -212,13 +189,9 @@ _CLASSES: dict[str, type[Artifact]] = {
 
 
 def make_artifact(name: str, stored: Content, run_id: str, content_type: str | None) -> Artifact:
-    """Create an artifact of the class that renders its MIME type.
+    """Create an artifact of the class that renders its MIME type, an `Artifact` if none does.
 
-    Args:
-        name: Its name in the run.
-        stored: Its content, read when it is needed.
-        run_id: The run's id, for the names of saved files.
-        content_type: Its MIME type; None or a type that is not rendered gives an `Artifact`.
+    The content is read on first use; the run's id is for the names of saved files.
     """
     return _CLASSES.get(content_type or "", Artifact)(name, stored, run_id, content_type)
 

@@ -1,4 +1,4 @@
-"""The nodes of a filter tree; see `runs.query.filters` for what they mean."""
+"""The nodes of a filter tree; see `sacristan.runs.query.filters` for what they mean."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from observers.record.identity import USER_VARIABLE, user_name
-from observers.record.storable import is_text_only, storable_integer, storable_text
-from runs.errors import FilterError
-from runs.query.names import SWEEP, TIMES, USER, full_name, id_of
-from runs.query.patterns import check_pattern
-from runs.query.times import DURATION, seconds_of, time_text
+from sacristan.observers.record.identity import USER_VARIABLE, user_name
+from sacristan.observers.record.storable import is_text_only, storable_integer, storable_text
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.names import SWEEP, TIMES, USER, full_name, id_of
+from sacristan.runs.query.patterns import check_pattern
+from sacristan.runs.query.times import DURATION, seconds_of, time_text
 
 __all__ = [
     "DOCUMENT_OPERATORS",
@@ -50,9 +50,8 @@ class Condition:
     """A comparison of one field with one value.
 
     Attributes:
-        name: The field's full name.
         operator: One of `OPERATORS` except `!=`, which is a `Not`; `~` searches a text for a regular expression.
-        value: A JSON value; a list for `in`; for a time, the text that `runs.query.times.time_text` returns.
+        value: A JSON value; a list for `in`; for a time, the text that `sacristan.runs.query.times.time_text` returns.
     """
 
     name: str
@@ -112,7 +111,7 @@ SEARCHED = (
 
 
 def signed_leaves(tree: Filter, *, is_negated: bool = False) -> Iterator[tuple[Condition | Words, bool]]:
-    """Yield the conditions and searches of a filter, from left to right, each with whether it leaves runs out."""
+    """Yield the conditions and searches of a filter, from left to right, each with whether it is negated."""
     if isinstance(tree, Condition | Words):
         yield tree, is_negated
     else:
@@ -131,22 +130,13 @@ def names_in(tree: Filter) -> set[str]:
 
 
 def condition(name: str, operator: str, value: Any) -> Condition | Not:
-    """Return a checked condition, with the field's full name and a comparable value.
-
-    Args:
-        name: The field, short or full.
-        operator: One of `OPERATORS`, `=`, or an operator of `DOCUMENT_OPERATORS`.
-        value: A number, text, boolean, None, date or list; a scalar of NumPy counts as its number.
-
-    Raises:
-        FilterError: If the operator is unknown or the value does not fit it.
-    """
+    """Return a checked condition, with the field's full name and a comparable value; NumPy scalars are numbers."""
     operator = {"=": "==", **DOCUMENT_OPERATORS}.get(operator, operator)
     if operator not in OPERATORS:
         raise FilterError(f"{name}: got the operator {operator!r}, expected one of {' '.join(OPERATORS)}")
     full = full_name(name)
     if operator == "in":
-        return Condition(full, operator, _listed(name, full, value))
+        return Condition(full, operator, _values(name, full, value))
     if operator == "~":
         return Condition(full, operator, _pattern(name, full, value))
     if operator == "!=":
@@ -156,15 +146,15 @@ def condition(name: str, operator: str, value: Any) -> Condition | Not:
     return Condition(full, operator, _comparable(name, full, value))
 
 
-def _listed(name: str, full: str, values: Any) -> list[Any]:
+def _values(name: str, full: str, values: Any) -> list[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise FilterError(f"{name} in: got {values!r}, expected a list of values")
     return [_comparable(name, full, value) for value in values]
 
 
 def _ordered(name: str, operator: str, value: Any) -> int | float | str:
-    """Return a value for `<` and its kin."""
-    value = _plain(name, value)
+    """Return a value for `<`, `<=`, `>` or `>=`."""
+    value = _json_value(name, value)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise FilterError(f"{name} {operator}: got {value!r}, expected a number or a text to compare with")
     if isinstance(value, int) and is_text_only(value):
@@ -177,7 +167,7 @@ def _ordered(name: str, operator: str, value: Any) -> int | float | str:
 
 def _comparable(name: str, full: str, value: Any) -> Any:
     """Return a value in the form in which stores keep it."""
-    value = _plain(name, value)
+    value = _json_value(name, value)
     if full == "_id":
         return str(value) if isinstance(value, bool) else id_of(value) if isinstance(value, str) else value
     if full == USER and value == ME:
@@ -188,7 +178,7 @@ def _comparable(name: str, full: str, value: Any) -> Any:
         return _time(name, value)
     if isinstance(value, str) and full == DURATION:
         return _seconds(name, value)
-    return _plain_item(value)
+    return _storable_item(value)
 
 
 def _seconds(name: str, value: str) -> float:
@@ -205,7 +195,7 @@ def _time(name: str, value: str) -> str:
     return time
 
 
-def _plain(name: str, value: Any) -> Any:
+def _json_value(name: str, value: Any) -> Any:
     """Return a value as JSON holds it."""
     if hasattr(value, "item"):
         value = value.item()
@@ -216,13 +206,13 @@ def _plain(name: str, value: Any) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     if isinstance(value, list | tuple):
-        return [_plain_item(_plain(name, item)) for item in value]
+        return [_storable_item(_json_value(name, item)) for item in value]
     if isinstance(value, Mapping):
         raise FilterError(f"{name}: got a mapping, which nothing is compared with; ask for its entries: {name}.ENTRY=1")
     raise FilterError(f"{name}: got {value!r}, expected a number, a text, a boolean, None, or a list of them")
 
 
-def _plain_item(item: Any) -> Any:
+def _storable_item(item: Any) -> Any:
     return storable_integer(item) if type(item) is int and is_text_only(item) else item
 
 

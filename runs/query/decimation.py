@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from observers.record.points.points import Series
-from runs.errors import FilterError
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.errors import FilterError
 
 __all__ = ["downsample", "pixels"]
 
@@ -29,16 +29,9 @@ def pixels(
     1,000,000 points take about 10 ms. Source: the min-max aggregation of Jugel et al.,
     https://doi.org/10.14778/2732951.2732953
 
-    Args:
-        x: (n,) ascending finite positions.
-        y: (n,) values.
-        num_pixels: Number of columns in the range, at least 1.
-        low, high: The range; None for the curve's first or last point.
-        log_x: Whether the columns are those of a logarithmic axis, which lacks positions that are not above 0.
-        log_y: Whether the values are on a logarithmic axis.
-
-    Returns:
-        (m,) ascending positions in `x`, at most 3 per column plus 4.
+    `x` (n,) is ascending and finite, `y` is (n,). The positions (m,) are ascending, at most 3 per column plus 4. `low`
+    and `high` are the curve's first and last point by default. A logarithmic x axis lacks positions that are not above
+    0.
     """
     if log_x:
         num_before = int(np.searchsorted(x, 0, "right"))
@@ -64,14 +57,7 @@ def downsample(series: Series, num_points: int) -> Series:
     """Return a series with fewer points that keeps its first point, its last, and the extremes in between.
 
     The series is cut into sections of equal length. Each keeps its minimum, its maximum and its first NaN or infinity;
-    see `pixels`.
-
-    Args:
-        series: (n,) points.
-        num_points: Maximum number of points to return, at least 4.
-
-    Raises:
-        FilterError: If `num_points` is less than 4.
+    see `pixels`. Fewer than 4 for `num_points` raises FilterError.
     """
     if num_points < 4:
         raise FilterError(f"num_points: got {num_points}, expected at least 4")
@@ -89,9 +75,7 @@ def downsample(series: Series, num_points: int) -> Series:
 def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     """Return the positions of the first least, the first greatest and the first not finite value of each section.
 
-    Args:
-        values: (n,) at least one.
-        starts: (k,) where the sections begin, ascending from 0.
+    `values` (n,) is not empty; `starts` (k,) are the beginnings of the sections, ascending from 0.
     """
     lengths = np.diff(starts, append=len(values))
     is_finite = np.isfinite(values)
@@ -103,7 +87,7 @@ def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def _first(is_meant: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return the first position of each section at which `is_meant` holds."""
+    """Return the first position in each section at which `is_meant` holds, without sections that lack one."""
     positions = np.flatnonzero(is_meant)
     sections = np.searchsorted(starts, positions, "right")
     return positions[np.diff(sections, prepend=0) > 0]

@@ -6,9 +6,9 @@ import ast
 import re
 from typing import Any
 
-from runs.errors import FilterError
-from runs.query.conditions import AllOf, Filter, Not, OneOf, condition
-from runs.query.names import QUOTED
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.conditions import AllOf, Filter, Not, OneOf, condition
+from sacristan.runs.query.names import QUOTED
 
 __all__ = ["parse_words"]
 
@@ -31,12 +31,8 @@ _NO_LITERAL = (ValueError, SyntaxError, MemoryError, RecursionError)
 def parse_words(text: str) -> Filter:
     """Parse the text form of a filter.
 
-    Args:
-        text: One condition, such as `optimizer.lr<1e-3` or `lr in (0.1, 0.2)`, or several joined by `and` and `or`,
-            of which `and` binds closer. Values are Python literals; anything else is a text.
-
-    Raises:
-        FilterError: If the text has another form, or a value does not fit its operator.
+    It is one condition, such as `optimizer.lr<1e-3` or `lr in (0.1, 0.2)`, or several joined by `and` and `or`, of
+    which `and` binds closer. Values are Python literals; anything else is a text.
     """
     parts = tuple(map(_all_of, _split(_OR, text)))
     return parts[0] if len(parts) == 1 else OneOf(parts)
@@ -74,7 +70,7 @@ def _is_closed(text: str) -> bool:
 def _one_condition(text: str) -> Filter:
     match = _IN.fullmatch(text)
     if match is not None:
-        values = condition(match["name"], "in", _listed(match["values"]))
+        values = condition(match["name"], "in", _bracketed(match["values"]))
         return Not(values) if match["not"] else values
     match = _WORDS.fullmatch(text)
     if match is None:
@@ -98,7 +94,7 @@ def _one_condition(text: str) -> Filter:
     return condition(match["name"], operator, match["value"] if operator == "~" else _literal(match["value"]))
 
 
-def _listed(text: str) -> list[Any]:
+def _bracketed(text: str) -> list[Any]:
     """Return the values between brackets, where words need no quotes."""
     try:
         value = ast.literal_eval(f"[{text.strip()[1:-1]}]")

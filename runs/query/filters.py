@@ -1,16 +1,16 @@
 """Filters and questions: MongoDB filter documents or lists of conditions, parsed into one tree that every store reads.
 
 A condition is a triple `("optimizer.lr", "<", 1e-3)` or a text `optimizer.lr<1e-3`; a list means all of them. A
-document follows MongoDB, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$or`, `$nor`. See `runs.query.names`
-for the names. Every store applies the same rules:
+document follows MongoDB, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$or`, `$nor`. See
+`sacristan.runs.query.names` for the names. Every store applies the same rules:
 
 * a missing field equals None, and otherwise meets only `!=`;
 * numbers, texts and booleans are never equal to each other; `<` compares values of one kind, and NaN with nothing;
 * a list equals the same list, not one of its items; mappings are never compared;
 * an integer of more than 34 digits is a text;
 * an id made of digits is a number;
-* the user `me` is the one of this process (`observers.record.identity.user_name`);
-* regular expressions are RE2's (`runs.query.patterns`);
+* the user `me` is the one of this process (`sacristan.observers.record.identity.user_name`);
+* regular expressions are RE2's (`sacristan.runs.query.patterns`);
 * times accept any form of ISO 8601, default to UTC and midnight, and are compared to the millisecond.
 """
 
@@ -22,8 +22,8 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from runs.errors import FilterError
-from runs.query.conditions import (
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.conditions import (
     DOCUMENT_OPERATORS,
     SEARCHED,
     AllOf,
@@ -36,10 +36,10 @@ from runs.query.conditions import (
     leaves,
     names_in,
 )
-from runs.query.filter_texts import parse_words
-from runs.query.flattening import dotted, entry_at, is_same
-from runs.query.names import full_name, id_of
-from runs.query.patterns import is_found
+from sacristan.runs.query.filter_texts import parse_words
+from sacristan.runs.query.flattening import dotted, entry_at, is_same
+from sacristan.runs.query.names import full_name, id_of
+from sacristan.runs.query.patterns import is_found
 
 __all__ = [
     "SEARCHED",
@@ -71,13 +71,9 @@ _COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operato
 
 
 def parse_filter(source: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
-    """Return the tree of a filter.
+    """Return the tree of a filter document, a list of conditions, a text or a tree; None means all runs.
 
-    Args:
-        source: A filter document, a list of conditions, one condition as text, a tree, or None for all runs.
-
-    Raises:
-        FilterError: If it is malformed or nested more than `MAX_DEPTH` levels deep.
+    A malformed filter, or one nested more than `MAX_DEPTH` levels deep, raises FilterError.
     """
     try:
         tree = _parse(source)
@@ -160,12 +156,7 @@ def _flagged_pattern(name: str, pattern: Any, flags: Any) -> Filter:
 
 
 def holds(condition: Condition, value: Any) -> bool:
-    """Tell whether a condition is true of a value.
-
-    Args:
-        condition: The condition.
-        value: The field's value; None where the run lacks the field.
-    """
+    """Tell whether a condition is true of a field's value, which is None where the run lacks the field."""
     expected = condition.value
     if condition.name == "_id" and condition.operator != "~":
         value = id_of(value)
@@ -186,23 +177,16 @@ def _kind(value: Any) -> str:
 
 
 def texts_to_search(document: Mapping[str, Any], tags: Iterable[str]) -> list[str]:
-    """Return the texts that `Words` searches.
-
-    Args:
-        document: The run's document, including its config.
-        tags: The run's tags.
-    """
+    """Return the texts that `Words` searches."""
     fields = dotted(config) if isinstance(config := document.get("config"), Mapping) else {}
     values = [*fields.values(), *(entry_at(document, name) for name in SEARCHED)]
     return [*tags, *(value for value in values if isinstance(value, str))]
 
 
 def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
-    """Tell whether a filter is true of a run.
+    """Tell whether a filter without `Words` is true of a run.
 
-    Args:
-        tree: A filter without `Words`.
-        field: Returns the run's field by its full name; None for a missing one.
+    `field` returns a field by its full name, None for a missing one.
     """
     assert not isinstance(tree, Words)
     if isinstance(tree, Condition):
@@ -215,10 +199,7 @@ def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
 def in_order(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:
     """Return rows in the order of every store: numbers, booleans, texts, then the rest as they came.
 
-    Args:
-        rows: The rows, in the order that ties keep.
-        value: Returns the value to sort a row by.
-        descending: Whether the greatest value of each kind comes first.
+    `descending` puts the greatest value of each kind first; ties keep the order of `rows`.
     """
     kinds: dict[str, list[Row]] = {kind: [] for kind in (*_ORDERED, "")}
     for row in rows:
@@ -235,11 +216,8 @@ class Question:
     """A question that a store answers with runs.
 
     Attributes:
-        tree: The filter; by default all runs.
-        by: Full name of the field to sort by; by default the id.
         descending: Whether the greatest value comes first. Runs without the field come last either way.
         limit: Maximum number of runs; None for all.
-        offset: Number of runs to skip.
         columns: Names, short or full, of the fields to fetch with the runs.
     """
 
@@ -259,16 +237,7 @@ class Question:
         columns: Sequence[str] = (),
         offset: int = 0,
     ) -> Question:
-        """Parse and check a question.
-
-        Args:
-            filter: See `runs.query.filters.parse_filter`.
-            sort: A field, short or full, prefixed with `-` for descending order; None for the id.
-            limit, columns, offset: See the attributes.
-
-        Raises:
-            FilterError: If the filter is malformed, or limit or offset is no count.
-        """
+        """Parse and check a question; `sort` is a field, prefixed with `-` for descending order, None for the id."""
         if limit is not None and not _is_count(limit):
             raise FilterError(f"limit: got {limit!r}, expected a maximum number of runs, or None for all")
         if not _is_count(offset):

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from sacristan.configs.map import flattened
+
 __all__ = [
     "Changes",
     "changes",
@@ -20,34 +22,12 @@ __all__ = [
 
 
 def dotted(document: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings.
-
-    Args:
-        document: The document; an empty mapping in it is a value.
-        prefix: A text to put before every name.
-
-    Returns:
-        The values by their dotted names, in the document's order.
-    """
-    flat: dict[str, Any] = {}
-    for key, value in document.items():
-        if isinstance(value, Mapping) and value:
-            flat |= dotted(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
+    """Flatten nested mappings to values by their dotted names, in order; an empty mapping is a value."""
+    return dict(flattened(document, prefix))
 
 
 def shallowest(document: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """Flatten the entries nearest to the root, without walking the others.
-
-    Args:
-        document: The document.
-        most: Maximum number of entries.
-
-    Returns:
-        The values by their dotted names, those with the fewest dots first.
-    """
+    """Flatten the entries nearest to the root, fewest dots first, without walking the others."""
     flat: dict[str, Any] = {}
     level: list[tuple[str, Mapping[str, Any]]] = [("", document)]
     while level and len(flat) < most:
@@ -65,14 +45,9 @@ def shallowest(document: Mapping[str, Any], most: int) -> dict[str, Any]:
 
 
 def entry_at(document: Any, path: str) -> Any:
-    """Return the entry at a dotted path.
+    """Return the entry at a dotted path, whose keys may contain dots themselves; None if there is none.
 
-    Args:
-        document: The document.
-        path: The keys, joined by dots; a key may itself contain dots. The empty path is the document.
-
-    Returns:
-        The entry; None if there is none.
+    The empty path is the document.
     """
     if not path:
         return document
@@ -89,29 +64,17 @@ def entry_at(document: Any, path: str) -> Any:
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """Return an entry that should be a mapping; an empty one for anything else, which a foreign record may hold.
-
-    Args:
-        value: The entry.
-    """
+    """Return an entry that should be a mapping; an empty one for anything else, which a foreign record may hold."""
     return value if isinstance(value, Mapping) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """Return an entry that should be a list; an empty one for anything else, which a foreign record may hold.
-
-    Args:
-        value: The entry.
-    """
+    """Return an entry that should be a list; an empty one for anything else, which a foreign record may hold."""
     return value if isinstance(value, list) else []
 
 
 def mappings_in(value: Any) -> list[dict[str, Any]]:
-    """Return copies of the mappings in a list.
-
-    Args:
-        value: The list; a foreign record may hold anything else in its place or among its items, which is skipped.
-    """
+    """Return copies of the mappings in a list; anything else, which a foreign record may hold, is skipped."""
     return [dict(item) for item in list_of(value) if isinstance(item, Mapping)]
 
 
@@ -134,12 +97,7 @@ class Changes:
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
-    """Return the differences between two flat documents.
-
-    Args:
-        old: The first document.
-        new: The second document, compared by `is_same`.
-    """
+    """Return the differences between two flat documents."""
     return Changes(
         {name: (old[name], new[name]) for name in old if name in new and not is_same(old[name], new[name])},
         {name: new[name] for name in new if name not in old},
@@ -148,12 +106,7 @@ def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Changes:
 
 
 def is_same(first: Any, second: Any) -> bool:
-    """Tell whether two values are the same: True is not 1, 1 is 1.0, NaN is NaN, a tuple is its list.
-
-    Args:
-        first: A value as JSON holds it; lists and mappings compare by their items.
-        second: The value to compare it with.
-    """
+    """Tell whether two values are the same: True is not 1, 1 is 1.0, NaN is NaN, a tuple is its list."""
     if isinstance(first, list | tuple) and isinstance(second, list | tuple):
         return len(first) == len(second) and all(map(is_same, first, second))
     if isinstance(first, Mapping) and isinstance(second, Mapping):

@@ -5,7 +5,7 @@ A full name is a path in Sacred's document of a run: `status`, `host.hostname`, 
 
 * `optimizer.lr` is `config.optimizer.lr`;
 * `val/accuracy.max`, a metric and one of `STATISTICS`, is `summary.val/accuracy.max`;
-* `duration` is the time in seconds from start to end, which is computed (`runs.query.times`);
+* `duration` is the time in seconds from start to end, which is computed (`sacristan.runs.query.times`);
 * `name`, `user`, `host`, `start`, `stop` and `id` are `experiment.name`, `host.user`, `host.hostname`, `start_time`,
   `stop_time` and `_id`.
 
@@ -19,7 +19,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from observers.record.numbered_folder import as_number
+from sacristan.observers.record.numbered_folder import as_number
 
 __all__ = [
     "COMMON_FIELDS",
@@ -43,7 +43,7 @@ __all__ = [
     "unquoted",
 ]
 
-# Keys of a metric's summary; see `observers.record.points.summaries.summarize`.
+# Keys of a metric's summary; see `sacristan.observers.record.points.summaries.summarize`.
 STATISTICS = (
     "count", "finite", "first", "last", "last_step", "max", "max_step", "mean", "min", "min_step",
 )  # fmt: skip
@@ -98,14 +98,7 @@ _PLAIN = re.compile(r"(?!-)[^\s=<>!~,`\"']+")
 
 
 def id_of(text: str) -> int | str:
-    """Return a run's id as filters compare it.
-
-    Args:
-        text: The id.
-
-    Returns:
-        A number if the text is the decimal form of one, else the text.
-    """
+    """Return a run's id as filters compare it: a number if the text is the decimal form of one, else the text."""
     number = as_number(text)
     return text if number is None or str(number) != text else number
 
@@ -135,14 +128,7 @@ def split_names(text: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return the full name of a field.
-
-    Args:
-        name: A short or full name, such as `lr`, `val/loss.min` or `start`; it may be quoted.
-
-    Returns:
-        The full name, such as `config.lr`, `summary.val/loss.min` or `start_time`, without quotes.
-    """
+    """Return the full name of a field, such as `config.lr`, without quotes."""
     name = unquoted(name)
     if name in _FULL:
         return _FULL[name]
@@ -155,36 +141,18 @@ def full_name(name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Tell whether experiments choose the name of a field: an entry of the config or a metric's statistic.
-
-    Args:
-        name: A short or full name.
-    """
+    """Tell whether experiments choose the name of a field: an entry of the config or a metric's statistic."""
     return full_name(name).startswith(("config.", "summary."))
 
 
 def is_searchable(name: str) -> bool:
-    """Tell whether runs can be filtered and sorted by a field.
-
-    Args:
-        name: The field's full name.
-
-    Returns:
-        False for `LEFT_OUT` and everything below it, and for parts that lie in files no filter reads.
-    """
+    """Tell whether runs can be filtered and sorted by a field: not by `LEFT_OUT`, nor by parts no filter reads."""
     parts = name.split(".")
     return parts[0] not in _ELSEWHERE and not any(".".join(parts[:count]) in LEFT_OUT for count in (1, 2))
 
 
 def short_name(full: str) -> str:
-    """Return the shortest name that people can type for a field.
-
-    Args:
-        full: The field's full name.
-
-    Returns:
-        A name whose `full_name` is `full`, quoted if need be.
-    """
+    """Return the shortest name that people can type for a field, and that `full_name` inverts, quoted if need be."""
     for prefix in ("config.", "summary."):
         short = quoted(full.removeprefix(prefix))
         if full.startswith(prefix) and full_name(short) == full:
@@ -195,12 +163,7 @@ def short_name(full: str) -> str:
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
     """Return suggestions for a misspelt field.
 
-    Args:
-        name: What was typed, short or full.
-        known: Full names to choose from.
-
-    Returns:
-        Up to three short names that are spelt like `name`, begin with it and need quotes, or end in the same part.
+    They are up to three short names that are spelt like `name`, begin with it and need quotes, or end in the same part.
     """
     names = {short_name(full): full for full in sorted(known)}
     typed = short_name(full_name(name))

@@ -9,29 +9,23 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from observers.record.storable import storable_text
+from sacristan.observers.record.storable import storable_text
 
 __all__ = ["check_pattern", "is_found"]
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that a regular expression compiles.
+    """Check that a regular expression in RE2's syntax compiles, else raise ValueError with RE2's reason.
 
-    Args:
-        pattern: The expression, in RE2's syntax. The last 64 expressions stay compiled.
-
-    Raises:
-        ValueError: If it does not; the message is RE2's reason.
+    The last 64 expressions stay compiled.
     """
     _searcher(pattern)
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Tell whether a regular expression matches anywhere in a text.
+    """Tell whether a regular expression that `check_pattern` accepts matches anywhere in a text.
 
-    Args:
-        pattern: An expression that `check_pattern` accepts.
-        text: The text; lone surrogates are searched in the form in which stores hold them.
+    Lone surrogates are searched in the form in which stores hold them.
     """
     return _searcher(pattern)(storable_text(text).encode()) is not None
 

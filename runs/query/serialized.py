@@ -15,15 +15,10 @@ _NUMBERS = re.compile(r"bool|(u?int|float|longdouble)\d*")
 
 
 def without_pickles(value: Any, *, twice: bool = False) -> Any:
-    """Replace serialized tuples by lists and serialized NumPy scalars by numbers, at any depth.
+    """Replace serialized tuples by lists and serialized NumPy scalars by numbers, at any depth; keys become texts.
 
-    Args:
-        value: The document.
-        twice: Whether the value may have been serialized twice, which drops the names of NumPy's types; earlier
-            versions of this program did so with results.
-
-    Returns:
-        A copy of the document; the keys of its mappings are texts.
+    `twice` also reads values that were serialized twice, which drops the names of NumPy's types; earlier versions did
+    so with results.
     """
     if isinstance(value, dict):
         plain = read_serialized(value, twice=twice)
@@ -39,15 +34,7 @@ def without_pickles(value: Any, *, twice: bool = False) -> Any:
 
 
 def read_serialized(value: dict[str, Any], *, twice: bool = False) -> Any:
-    """Return the list or number that a mapping stands for.
-
-    Args:
-        value: The mapping.
-        twice: Whether it may have been serialized twice; see `without_pickles`.
-
-    Returns:
-        The list or number; `value` itself if it stands for neither.
-    """
+    """Return the list or number that a mapping stands for; the mapping itself if it stands for neither."""
     if "py/tuple" in value and len(value) == 1:
         return value["py/tuple"]
     if "dtype" not in value:

@@ -13,13 +13,9 @@ __all__ = ["strict"]
 def strict(value: Any) -> Any:
     r"""Return a document as strict JSON can hold it.
 
-    Args:
-        value: The document; it may contain any object.
-
-    Returns:
-        A copy in which NaN and infinities are the texts that Python's `float` and JavaScript's `Number` parse, keys
-        are texts, tuples are lists, dataclasses are their fields, and other objects are their `str`. Lone surrogates,
-        as in names of files that are not UTF-8, are escaped (`\udcff`), as strict parsers reject them.
+    NaN and infinities become the texts that Python's `float` and JavaScript's `Number` parse; keys become texts, tuples
+    lists, dataclasses their fields, and other objects their `str`. Lone surrogates, as in names of files that are not
+    UTF-8, are escaped (`\udcff`), as strict parsers reject them.
     """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
-from runs.query.strict_json import strict
+from sacristan.configs.map import abbreviated
+from sacristan.runs.query.strict_json import strict
 
 __all__ = [
     "MISSING",
@@ -18,8 +18,8 @@ __all__ = [
     "duration_text",
     "is_number",
     "list_text",
+    "short_text",
     "size_text",
-    "suggestion",
     "time_text",
     "utc",
     "value_text",
@@ -44,11 +44,9 @@ STATUS_STYLES = {
 
 
 def value_text(value: Any, *, exact: bool = False) -> str:
-    """Return a value as the text of a table's cell.
+    """Return a value as the text of a table's cell; None is `MISSING`, lists and mappings are strict JSON.
 
-    Args:
-        value: The value; None is `MISSING`, texts stay as they are, lists and mappings are strict JSON.
-        exact: Whether floats keep all their digits instead of five, and long JSON its end.
+    Unless `exact`, floats have five digits and long JSON is cut off.
     """
     if value is None:
         return MISSING
@@ -70,10 +68,8 @@ def is_number(value: Any) -> TypeGuard[int | float]:
 def cell_text(text: str) -> str:
     """Return a text as a cell of a CSV file that no spreadsheet executes as a formula.
 
-    Args:
-        text: The text. One that begins like a formula and is no number gets a leading `'`.
-
-    Source: https://owasp.org/www-community/attacks/CSV_Injection
+    One that begins like a formula and is no number gets a leading `'`. Source:
+    https://owasp.org/www-community/attacks/CSV_Injection
     """
     if not text.startswith(("=", "+", "-", "@", "\t", "\r")):
         return text
@@ -85,11 +81,7 @@ def cell_text(text: str) -> str:
 
 
 def duration_text(seconds: float | None) -> str:
-    """Return a duration in its two largest units, such as `59.3s`, `4m07s`, `2h15m` or `3d01h`.
-
-    Args:
-        seconds: The duration; None is `MISSING`.
-    """
+    """Return a duration in its two largest units, such as `59.3s`, `4m07s`, `2h15m` or `3d01h`; None is `MISSING`."""
     if seconds is None:
         return MISSING
     if seconds < 60:
@@ -106,10 +98,8 @@ def duration_text(seconds: float | None) -> str:
 def time_text(time: Any, *, exact: bool = False, short: bool = False) -> str:
     """Return a time in the local zone, such as `2026-01-31 13:05`.
 
-    Args:
-        time: A datetime or a text in ISO 8601, in UTC unless it has a zone; other values get `value_text`.
-        exact: Whether to show seconds.
-        short: Whether to write a time of this year as `Jan 31 13:05`, and others as `2025-01-31`.
+    A datetime or a text in ISO 8601 is in UTC unless it has a zone; other values get `value_text`. `exact` shows
+    seconds; `short` writes a time of this year as `Jan 31 13:05`, and others as `2025-01-31`.
     """
     if isinstance(time, str):
         try:
@@ -132,11 +122,7 @@ def _in_local_zone(time: datetime) -> datetime:
 
 
 def utc(text: Any) -> Any:
-    """Return a recorded time with its zone, `Z`, for JSON.
-
-    Args:
-        text: A text in ISO 8601, in UTC unless it has a zone; any other value is returned unchanged.
-    """
+    """Return a recorded time with its zone, `Z`, for JSON; anything but a text in ISO 8601 is returned unchanged."""
     if not isinstance(text, str):
         return text
     try:
@@ -146,11 +132,7 @@ def utc(text: Any) -> Any:
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a size with three digits and its decimal unit, such as `1.23 MB`.
-
-    Args:
-        num_bytes: The size in bytes; from 1,000 TB on, the unit stays TB.
-    """
+    """Return a size with three digits and its decimal unit, such as `1.23 MB`; from 1,000 TB on, the unit stays TB."""
     power = 0
     while num_bytes >= 999.5 and power < 4:
         num_bytes /= 1000
@@ -159,35 +141,20 @@ def size_text(num_bytes: float) -> str:
     return f"{num_bytes:.3g} {unit}" if power else f"{num_bytes:.0f} {unit}"
 
 
-def count_text(number: int, noun: str) -> str:
-    """Return a count with its noun, such as `1 run` or `2 runs`.
+def short_text(value: Any, most: int, *, exact: bool = False) -> str:
+    """Return a value as text of at most `most` characters; `exact` shows all digits of a float, otherwise five."""
+    try:
+        text = value_text(value, exact=exact)
+    except (RecursionError, ValueError):  # nested too deeply; an integer of more digits than Python writes
+        text = f"({type(value).__name__}, too large to show)"
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
-    Args:
-        number: The count.
-        noun: The noun's singular, whose plural ends in `s`.
-    """
+
+def count_text(number: int, noun: str) -> str:
+    """Return a count with its noun, such as `1 run` or `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def list_text(names: Iterable[object], most: int = _LISTED) -> str:
-    """Return names joined by commas, each once, and how many more there are.
-
-    Args:
-        names: The names; other objects are shown as texts.
-        most: Maximum number of names to show; the others are counted.
-    """
-    texts = list(dict.fromkeys(map(str, names)))
-    return ", ".join(texts[:most]) + (f", and {len(texts) - most} more" if len(texts) > most else "")
-
-
-def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a question for the known name that a misspelt one most likely stands for.
-
-    Args:
-        name: The name as the user wrote it; case does not matter.
-        known: The names that exist.
-        otherwise: The text to return if no known name is near.
-    """
-    by_lower = {word.lower(): word for word in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, 1)
-    return f"did you mean {by_lower[near[0]]}?" if near else otherwise
+    """Return names joined by commas, each once, and how many more there are than `most`."""
+    return abbreviated(dict.fromkeys(map(str, names)), most, ", and {} more")

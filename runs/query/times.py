@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from observers.record.identity import is_time, last_beat
+from sacristan.observers.record.identity import is_time, last_beat
 
 __all__ = [
     "DURATION",
@@ -31,14 +31,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 
 
 def seconds_of(text: str) -> float | None:
-    """Return the seconds of a duration as people write it.
-
-    Args:
-        text: Numbers with the units s, m, h and d, such as `90m`, `2h15m` or `1d 12h`.
-
-    Returns:
-        The seconds; None if the text is no duration.
-    """
+    """Return the seconds of a duration as people write it, such as `90m`, `2h15m` or `1d 12h`; None if it is none."""
     compact = text.replace(" ", "")
     if not compact or _PART.sub("", compact):
         return None
@@ -46,14 +39,7 @@ def seconds_of(text: str) -> float | None:
 
 
 def time_of(value: Any) -> datetime | None:
-    """Return a recorded time as a naive datetime in UTC.
-
-    Args:
-        value: A text in ISO 8601, without a zone in UTC; a foreign record may hold anything.
-
-    Returns:
-        The time; None if the value is no such text.
-    """
+    """Return a recorded time as a naive datetime in UTC; None for anything but a text in ISO 8601."""
     try:
         time = datetime.fromisoformat(value)
         return time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
@@ -62,14 +48,7 @@ def time_of(value: Any) -> datetime | None:
 
 
 def in_utc(value: Any) -> datetime | None:
-    """Return a recorded time as an aware datetime in UTC.
-
-    Args:
-        value: See `time_of`.
-
-    Returns:
-        The time; None if the value is no time.
-    """
+    """Return a recorded time as an aware datetime in UTC; None if it is no time."""
     time = time_of(value)
     return None if time is None else time.replace(tzinfo=UTC)
 
@@ -80,13 +59,9 @@ def without_zone(time: datetime | None) -> datetime | None:
 
 
 def time_text(value: Any) -> str | None:
-    """Return a time as the text by which every store compares it.
+    """Return a time as the text by which every store compares it: ISO 8601 in UTC to the millisecond.
 
-    Args:
-        value: A text in ISO 8601; see `time_of`.
-
-    Returns:
-        ISO 8601 in UTC to the millisecond, which sorts by time; None if the value is no time.
+    The texts sort by time. None if the value is no time.
     """
     time = _to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()
@@ -100,12 +75,7 @@ def _to_the_millisecond(time: datetime | None) -> datetime | None:
 def last_sign(status: Any, lease: Any) -> datetime | None:
     """Return when a run without a recorded end was last known to be alive.
 
-    Args:
-        status: The status that `observers.record.identity.true_status` returned.
-        lease: The run's lease; a foreign record may hold anything.
-
-    Returns:
-        The last heartbeat of a dead run, the present of a running one, None for any other status.
+    That is the last heartbeat of a dead run, the present of a running one, None for any other status.
     """
     beat = last_beat(lease) if isinstance(lease, Mapping) else None
     if status == "DEAD":
@@ -121,13 +91,8 @@ def last_sign(status: Any, lease: Any) -> datetime | None:
 def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | None:
     """Return how long a run took, in seconds.
 
-    Args:
-        run: `DURATION_FIELDS` of its record, as texts in ISO 8601; fields may be missing.
-        last: The time that `last_sign` returned; by default the record's heartbeat counts.
-
-    Returns:
-        The seconds from the start, or else the queue time, to the end or last sign; None if either is missing or they
-        are out of order.
+    It lasted from the start, or else the queue time, to the end, or else `last` or the heartbeat. None if one is
+    missing or they are out of order.
     """
     start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
     stop = _to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))

@@ -6,32 +6,27 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runs.comparison.difference import diff
-from runs.query.flattening import mapping_of
-from runs.query.texts import list_text
-from runs.rerun.environment import Differing, parsed_sources
-from runs.rerun.planning import Plan
-from runs.rerun.record import Record, is_content_of
-from runs.rerun.verdict import DIVERGED, IDENTICAL, Verdict
+from sacristan.runs.comparison.difference import diff
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.rerun.environment import Differing, parsed_sources
+from sacristan.runs.rerun.planning import Plan
+from sacristan.runs.rerun.record import Record, is_content_of
+from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, Verdict
 
 __all__ = ["cause_notes", "changed_sources", "hash_order_sources"]
 
 # The lab's own packages, whose results do not depend on the order of sets.
-_LAB = ("configs/", "experiments/", "ingredients/", "observers/", "runs/")
+_LAB = ("configs/", "experiments/", "ingredients/", "observers/", "runs/", "sacristan/")
 # Functions that turn a set into something without an order, or with a fixed one.
 _ORDERLESS = frozenset(("sorted", "len", "min", "max", "any", "all", "set", "frozenset"))
 
 
 def changed_sources(plan: Plan, new: Record) -> dict[str, str]:
-    """Return the unified diff of each source that differs between a run and its reproduction.
+    """Return the unified diff of each source that differs between a run and its reproduction, by name.
 
-    Args:
-        plan: The plan of the reproduction.
-        new: The record of the new run.
-
-    Returns:
-        Diffs by name; none if the two runs only imported different parts of the same code, which depends on how a run
-        is recorded.
+    None are returned if the two runs only imported different parts of the same code, which depends on how a run is
+    recorded.
     """
     old = plan.record
     base = None if plan.restored is None else plan.restored.base
@@ -51,11 +46,7 @@ def cause_notes(
 ) -> Iterator[str]:
     """Yield what may have caused a verdict, a sentence each.
 
-    Args:
-        plan: The plan of the reproduction.
-        verdict: The verdict on it.
-        sources: Sources that differ, by name.
-        differences: Differences of the environment that only the new run showed.
+    `differences` are those of the environment that only the new run showed.
     """
     if verdict.verdict == DIVERGED:
         yield from _suspect_session(plan.record, verdict)
@@ -70,7 +61,7 @@ def cause_notes(
 
 
 def _suspect_session(record: Record, verdict: Verdict) -> Iterator[str]:
-    """Yield which session of a resumed run may have continued otherwise than an unbroken run."""
+    """Yield which session of a resumed run may have differed from an unbroken run."""
     sessions = record.run.sessions
     if len(sessions) < 2:
         return
@@ -88,7 +79,7 @@ def _suspect_session(record: Record, verdict: Verdict) -> Iterator[str]:
     why = f"{changed} had changed by then" if changed else "if it was not resumed exactly, an unbroken run differs"
     yield (
         f"run {record.id} was resumed: its session {number} of {len(sessions)} began{at}, before the first difference, "
-        f"and is a suspect ({why}); to check the resuming of such a run: python -m runs resume --verify"
+        f"and is a suspect ({why}); to check the resuming of such a run: sacristan resume --verify"
     )
 
 
@@ -98,7 +89,7 @@ def _began_before(session: Mapping[str, Any], step: float | None) -> bool:
 
 
 def _cause_in_place(record: Record, code: str, environment: str) -> str:
-    """Return what makes a run of today's sources another one, where `code` and `environment` name what differs."""
+    """Return the cause that a run of today's sources differs, where `code` and `environment` name the differences."""
     if code and environment:
         return (
             f"code ({code}) and environment ({environment}) both differ; to tell them apart, run the recorded sources "
@@ -113,7 +104,7 @@ def _cause_in_place(record: Record, code: str, environment: str) -> str:
 
 
 def _unrecorded(record: Record) -> str:
-    """Return what may have changed a result although nothing in the record differs."""
+    """Return what may have changed a result although no record shows a difference."""
     text = (
         "nothing recorded differs; a record does not include the time, random generators without a seed, environment "
         "variables that the sources do not name, files outside of its folders and those that other processes opened, "
@@ -131,11 +122,7 @@ def _unrecorded(record: Record) -> str:
 
 
 def hash_order_sources(record: Record) -> list[str]:
-    """Return the recorded sources that call `hash` or depend on the order of a set, without the lab's own packages.
-
-    Args:
-        record: The record of the run.
-    """
+    """Return the recorded sources that call `hash` or depend on the order of a set, without the lab's own packages."""
     return [
         name
         for name, tree in parsed_sources(record)

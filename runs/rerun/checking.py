@@ -16,11 +16,11 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import configs
-from observers.record.redaction import redact
-from runs.errors import LaunchError
-from runs.rerun.launching import Launch
-from runs.rerun.processes import end_text, started
+from sacristan import configs
+from sacristan.observers.record.redaction import redact
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.processes import end_text, started
 
 __all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
 
@@ -33,8 +33,6 @@ class CommandLine:
 
     Attributes:
         text: The words after the script, as one types them.
-        words: These words.
-        variables: Environment variables that were typed before it.
     """
 
     text: str
@@ -94,15 +92,10 @@ class CheckedLine:
 
 
 def command_lines(text: str, script: Path) -> list[CommandLine]:
-    """Return the command lines of a file.
+    """Return the command lines of a file, one a line, with or without the words up to the script.
 
-    Args:
-        text: One command line a line, with or without the words up to the script; `#` begins a comment, and a backslash
-            at its end continues a line.
-        script: The script, or the name of its module.
-
-    Raises:
-        LaunchError: If a line cannot be read, starts another script, or there is none.
+    `#` begins a comment, and a backslash at the end continues a line. A line that starts another script raises
+    LaunchError.
     """
     lines = []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
@@ -130,15 +123,10 @@ def _command_line(words: Sequence[str], script: Path, number: int) -> CommandLin
 
 
 def check_lines(script: Path, lines: Sequence[CommandLine], *, is_run: bool = False) -> Iterator[CheckedLine]:
-    """Yield the script alone, and each command line, under both.
+    """Yield the script alone, and each command line, under stock Sacred and under this library.
 
-    Args:
-        script: The script, or the name of its module.
-        lines: Its command lines.
-        is_run: Whether to run the commands to their end, instead of computing their config only.
-
-    Raises:
-        LaunchError: If there is no such script, it has no experiment, or neither accepts any of the lines.
+    Only the configs are computed, unless `is_run`. If neither library accepts any of the lines, this raises
+    LaunchError.
     """
     if not script.is_file() if script.suffix == ".py" else not _is_module(script):
         raise LaunchError(

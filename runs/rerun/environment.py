@@ -20,17 +20,17 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from observers.provenance import sources_and_git as provenance
-from observers.provenance.imported_modules import is_loose
-from observers.provenance.libraries import file_digest
-from observers.provenance.reads import changed_reads
-from observers.record.redaction import redact
-from observers.record.resuming import changed_libraries
-from observers.record.safe_paths import relative_path
-from runs.errors import StoreError
-from runs.query.flattening import list_of, mapping_of
-from runs.query.texts import list_text
-from runs.rerun.record import Record
+from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.observers.provenance.imported_modules import is_loose
+from sacristan.observers.provenance.libraries import file_digest
+from sacristan.observers.provenance.reads import changed_reads
+from sacristan.observers.record.redaction import redact
+from sacristan.observers.record.resuming import changed_libraries
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.rerun.record import Record
 
 __all__ = [
     "Differing",
@@ -93,14 +93,9 @@ class Environment:
 
 
 def compare_environment(record: Record, search: Sequence[Path] = ()) -> Environment:
-    """Compare the environment of this process with that of a past run. Nothing is imported.
+    """Compare the environment of this process with that of a past run, and note what the record lacks.
 
-    Args:
-        record: The record.
-        search: Folders that the run's process searches for modules, before all others.
-
-    Returns:
-        The differences, with a note for each part that the record does not hold.
+    Nothing is imported. The run's process searches the folders in `search` for modules before all others.
     """
     notes = []
     if not record.has_all_packages:
@@ -141,11 +136,7 @@ def _variable_differences(record: Record) -> Iterator[Differing]:
 
 
 def compare_flags(old: Record, new: Record) -> list[Differing]:
-    """Return the determinism flags that differ between two runs; none if one of them recorded no flags.
-
-    Args:
-        old, new: Records of the two runs.
-    """
+    """Return the determinism flags that differ between two runs; none if one of them recorded no flags."""
     before, after = old.part("determinism"), new.part("determinism")
     names = sorted({*before, *after}) if before and after else []
     pairs = [(name, before.get(name), after.get(name)) for name in names]
@@ -153,11 +144,7 @@ def compare_flags(old: Record, new: Record) -> list[Differing]:
 
 
 def compare_reads(old: Record, new: Record) -> list[Differing]:
-    """Return the files and environment variables that both runs read, and that differ.
-
-    Args:
-        old, new: Records of the two runs.
-    """
+    """Return the files and environment variables that both runs read, and that differ."""
     differences = []
     for kind, part in (("file", "files"), ("variable", "variables")):
         before, after = (record.part("reads").get(part) for record in (old, new))
@@ -200,14 +187,7 @@ def _gpu_names(machine: Mapping[str, Any]) -> str | None:
 
 
 def requirements(record: Record) -> str:
-    """Return the recorded packages as a requirements file for pip.
-
-    Args:
-        record: The record; packages that are installed here from a folder become comments.
-
-    Raises:
-        StoreError: If the record names no packages.
-    """
+    """Return the recorded packages as a requirements file for pip; those installed here from a folder are comments."""
     if not record.packages:
         raise StoreError(f"the record of run {record.id} names no packages")
     local = _local_distributions() | {_LAB}
@@ -264,11 +244,7 @@ def _importable(record: Record) -> set[str]:
 
 
 def parsed_sources(record: Record) -> Iterator[tuple[str, ast.AST]]:
-    """Yield names and syntax trees of the recorded Python sources; those that cannot be read or parsed are left out.
-
-    Args:
-        record: The record.
-    """
+    """Yield names and syntax trees of the recorded Python sources; those that cannot be read or parsed are left out."""
     for name, content in sorted(record.sources.items()):
         if name.endswith(".py"):
             try:
@@ -321,7 +297,7 @@ def _local_distributions() -> set[str]:
 
 
 def _library_differences(record: Record, search: Sequence[Path]) -> Iterator[Differing]:
-    """Yield the libraries that are not what they were, and those that now shadow an installed package."""
+    """Yield the libraries that have changed, and those that now shadow an installed package."""
     if record.libraries is None:
         return
     importlib.invalidate_caches()
@@ -333,11 +309,7 @@ def _library_differences(record: Record, search: Sequence[Path]) -> Iterator[Dif
 
 
 def compare_libraries(old: Record, new: Record) -> list[Differing]:
-    """Return the libraries that differ between two runs, as far as both imported them, installed or not.
-
-    Args:
-        old, new: Records of the two runs.
-    """
+    """Return the libraries that differ between two runs, as far as both imported them, installed or not."""
     if old.libraries is None:
         return []
     libraries = new.libraries or {}
@@ -356,9 +328,7 @@ def _changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Di
 def _shadowing(record: Record, folders: Mapping[str, str]) -> Iterator[Differing]:
     """Yield modules that are found in a folder now, and that the recorded run imported from an installed package.
 
-    Args:
-        record: The record.
-        folders: Where modules that were no libraries of the run are found now, by name.
+    `folders` says where modules that were no libraries of the run are found now.
     """
     versions = {_plain_name(name): version for name, version in record.packages.items()}
     homes = importlib.metadata.packages_distributions() if folders else {}

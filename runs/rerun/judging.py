@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.json_text import parse_json
-from observers.record.points.points import Series
-from runs.query.flattening import dotted, list_of, mappings_in
-from runs.query.texts import count_text, is_number, list_text
-from runs.rerun.record import digest_of
-from runs.rerun.verdict import (
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.query.flattening import dotted, list_of, mappings_in
+from sacristan.runs.query.texts import count_text, is_number, list_text
+from sacristan.runs.rerun.record import digest_of
+from sacristan.runs.rerun.verdict import (
     CUT_OFF,
     DIVERGED,
     IDENTICAL,
@@ -33,8 +33,8 @@ from runs.rerun.verdict import (
     Tolerance,
     Verdict,
 )
-from runs.stores.content import Content
-from runs.stores.run import Run
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.run import Run
 
 __all__ = ["cause_of", "judge"]
 
@@ -42,16 +42,8 @@ __all__ = ["cause_of", "judge"]
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
     """Compare a reproduction with the original.
 
-    Args:
-        old: The original. If it was cut off, the comparison covers the points that it logged.
-        new: The reproduction.
-        tolerance: Allowed distance of metrics and numbers in the result; by default that of `Tolerance()`.
-
-    Returns:
-        The worst verdict of all metrics and the result; DIVERGED if status, artifacts or odd values differ.
-
-    Raises:
-        StoreError: If one of the runs cannot be read.
+    The verdict is the worst of all metrics and the result, and DIVERGED if status, artifacts or odd values differ. If
+    the original was cut off, only the points that it logged are compared.
     """
     tolerance = tolerance or Tolerance()
     is_cut_off = old.status in CUT_OFF

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from observers.record.identity import NAMED_CONFIGS_VARIABLE
-from observers.record.redaction import hide_passwords, redact
-from runs.errors import LaunchError
-from runs.query.texts import list_text
-from runs.rerun.record import Record
+from sacristan import configs
+from sacristan.observers.record.identity import NAMED_CONFIGS_VARIABLE
+from sacristan.observers.record.redaction import hide_passwords, redact
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.rerun.record import Record
 
 __all__ = ["OBSERVERS", "Launch", "check_passwords_alone", "dropped_options", "recorded_launch"]
 
@@ -55,7 +56,6 @@ class Launch:
 
     Attributes:
         command: Interpreter, script or module, command of the experiment, `with`, config file, updates, options.
-        cwd: The folder to start it in.
         environment: Variables to set; an empty text removes one.
         notes: Sentences about parts of the record that could not be used.
     """
@@ -76,11 +76,7 @@ class Launch:
         return shlex.join(self.words)
 
     def environ(self, added: Mapping[str, str] | None = None) -> dict[str, str]:
-        """Return the whole environment of the process.
-
-        Args:
-            added: Variables that replace those of this process, and that the launch's own replace in turn.
-        """
+        """Return the whole environment of the process: this one's, updated by `added`, then by the launch's own."""
         merged = {**os.environ, **(added or {}), **self.environment}
         merged.pop("SLURM_STEP_NUM_TASKS", None)  # the process is no task of srun, as its parent may be
         return {name: value for name, value in merged.items() if value or name not in self.environment}
@@ -100,19 +96,10 @@ def recorded_launch(
 ) -> Launch:
     """Return how to start a recorded run again.
 
-    Args:
-        record: The record.
-        script: The experiment's main file, by default that of the record in its own folder.
-        config: A file with the whole config.
-        updates: Settings that change it, such as `lr=0.1`.
-        options: Options of the command line, which follow those of the record and replace the same ones.
-        environment: Variables to set.
-        without: Options of the record, by their long names, to leave out.
-        search: Folders to look for modules in, after that of the experiment and before all others.
-        prints_config: Whether to print the config in one process instead.
-
-    Raises:
-        LaunchError: If the record names no script, the script is not there, or the config lacks a password.
+    `config` holds the whole config, which `updates` such as `lr=0.1` change. `options` follow those of the record and
+    replace the same ones; `without` leaves recorded ones out, by their long names. Modules are searched for in the
+    experiment's folder, then in those of `search`, then elsewhere. With `prints_config`, the process prints the config
+    instead.
     """
     _check_passwords_given(record, updates)
     script = record.script if script is None else script.absolute()
@@ -126,6 +113,8 @@ def recorded_launch(
     # Sacred rejects an option that is given twice.
     recorded, notes = _recorded_options(record, {*without, *_OTHER_ACTIONS, *map(_long_name, options)})
     folder, folder_notes = _folder(record)
+    if "lab" not in record.provenance:  # its sources may import the lab's packages by their old names
+        search = [*search, Path(configs.__file__).parents[1]]
     variables = {"PYTHONPATH": _python_path(script, record.mainfile, search), **(environment or {})}
     if record.named_configs:
         variables[NAMED_CONFIGS_VARIABLE] = ",".join(record.named_configs)
@@ -135,11 +124,7 @@ def recorded_launch(
 
 
 def _with_torchrun(record: Record, program: Sequence[str]) -> list[str]:
-    """Return the words of a program, started by torchrun if the run had several processes.
-
-    Raises:
-        LaunchError: If they were on several machines.
-    """
+    """Return the words of a program, started by torchrun if the run had several processes; reject several machines."""
     if record.num_ranks == 1:
         return list(program)
     if record.ranks_per_node != record.num_ranks:
@@ -155,12 +140,8 @@ def _with_torchrun(record: Record, program: Sequence[str]) -> list[str]:
 def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:
     """Reject settings that do more than supply the passwords that a record lacks.
 
-    Args:
-        record: The record; its `hidden_settings` name the URLs without passwords.
-        settings: Assignments such as `db.url=postgresql://ann:secret@db.lab/lab`.
-
-    Raises:
-        LaunchError: If a setting changes anything else.
+    They are assignments such as `db.url=postgresql://ann:secret@db.lab/lab`; `hidden_settings` of the record names the
+    URLs.
     """
     hidden = record.hidden_settings
     for setting in settings:
@@ -176,11 +157,7 @@ def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:
 
 
 def _check_passwords_given(record: Record, updates: Sequence[str]) -> None:
-    """Reject a start with a URL that lacks its password.
-
-    Raises:
-        LaunchError: If the record has one that `updates` do not set.
-    """
+    """Reject a start with a URL whose recorded form lacks its password, unless `updates` set it."""
     updated = [update.partition("=")[0] for update in updates if "=" in update]
     missing = {
         name: value
@@ -216,15 +193,7 @@ def _used_options(record: Record, without: Collection[str]) -> dict[str, str | b
 
 
 def dropped_options(record: Record, names: Sequence[str]) -> list[str]:
-    """Return the long names of recorded options to leave out.
-
-    Args:
-        record: The record.
-        names: Options as on a command line, `--name` or `-n`, or without dashes, `name`.
-
-    Raises:
-        LaunchError: If the record has no such option.
-    """
+    """Return the long names of recorded options to leave out, given as `--name`, `-n` or `name`; reject unknown."""
     recorded = _used_options(record, _OTHER_ACTIONS)
     long_names = [_LONG.get(name, f"--{name.lstrip('-')}") for name in names]
     for name, long_name in zip(names, long_names, strict=True):
@@ -252,7 +221,7 @@ def _recorded_options(record: Record, without: Collection[str]) -> tuple[list[st
         return words, []
     return words, [
         f"-m {url}: user and password are never recorded; if the database requires them, rejected points are kept, and "
-        "delivered by: python -m runs sync"
+        "delivered by: sacristan sync"
     ]
 
 

@@ -6,17 +6,17 @@ import contextlib
 import json
 from pathlib import Path
 
-from observers.artifacts.store import ArtifactStore
-from observers.errors import ArtifactError
-from observers.record.schema import RUN, read_json_if_whole
-from runs.errors import LaunchError, StoreError
-from runs.query.flattening import list_of
-from runs.rerun.planning import Plan
-from runs.rerun.record import is_written_by
-from runs.stores.opening import open_store
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.transfer.copying import copy
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.schema import RUN, read_json_if_whole
+from sacristan.runs.errors import LaunchError, StoreError
+from sacristan.runs.query.flattening import list_of
+from sacristan.runs.rerun.planning import Plan
+from sacristan.runs.rerun.record import is_written_by
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.copying import copy
 
 __all__ = ["NewRunPlace"]
 
@@ -26,9 +26,6 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
 
     The process records into the store itself, or beside it into a staging folder, from which the run is copied. Where
     the store cannot be written to, the run goes into a folder of runs of its own, which is open until the block ends.
-
-    Args:
-        plan: The plan.
 
     Raises:
         LaunchError: If an artifact version that the old run used is missing.
@@ -60,13 +57,9 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
                 raise LaunchError(f"run {self._old.id} used an artifact that does not exist: {error}") from error
 
     def find(self, pid: int) -> tuple[Run | None, list[str]]:
-        """Find the run that the process recorded, and copy it into the store if it was staged.
+        """Return the run that the ended process recorded, None if there is none, and notes about where it is.
 
-        Args:
-            pid: The process, which has ended.
-
-        Returns:
-            The run, None if there is none, and notes about where it is.
+        A staged run is copied into the store first.
         """
         return self._find_staged(pid) if self._plan.is_staged else (self._find_recorded(pid), [])
 

@@ -17,23 +17,23 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from observers.record.identity import (
+from sacristan.observers.record.identity import (
     EXPECT_DATA_VARIABLE,
     EXPECT_RESOURCES_VARIABLE,
     PARENT_VARIABLE,
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
 )
-from observers.record.regular_file import open_regular
-from observers.record.safe_paths import relative_path
-from runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
-from runs.rerun.environment import Environment, compare_environment
-from runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
-from runs.rerun.record import RESUME_SETTING, Record, check_whole
-from runs.rerun.restoring import Restored, restore
-from runs.rerun.states import kept_start
-from runs.rerun.verdict import Tolerance
-from runs.stores.run import HELD
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
+from sacristan.runs.rerun.environment import Environment, compare_environment
+from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
+from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_whole
+from sacristan.runs.rerun.restoring import Restored, restore
+from sacristan.runs.rerun.states import kept_start
+from sacristan.runs.rerun.verdict import Tolerance
+from sacristan.runs.stores.run import HELD
 
 __all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
 
@@ -45,17 +45,11 @@ class Plan:
     """Plan to reproduce a run.
 
     Attributes:
-        record: The record of the run.
-        tolerance: Allowed distance of values from the recorded ones.
         restored: Its code; None to run today's.
-        script: The experiment's main file.
-        environment: Differences from the recorded environment.
-        launch: The process.
         record_to: The folder of runs that the process records into.
         is_staged: Whether the new run is then copied from there into the store.
         own_store: The folder of runs for the new run where the store cannot be written to.
         is_read_only: Whether the store is known to be one of those.
-        notes: Sentences about parts of the record that could not be used.
     """
 
     record: Record
@@ -87,17 +81,8 @@ def planned(
 ) -> Iterator[Plan]:
     """Restore a run's code and plan how to run it; nothing runs yet. The restored code is removed with the block.
 
-    Args:
-        record: The record of the run. The new run goes into the same store.
-        tolerance: Allowed distance of values from the recorded ones.
-        in_place: Whether to run today's sources instead of the recorded ones.
-        keep: An empty folder to restore into, which stays.
-        settings: URLs that were recorded without their passwords, as behind `with`.
-
-    Raises:
-        LaunchError: If the run cannot be reproduced.
-        RunsError: If the tolerance names a metric that the run lacks.
-        StoreError: If the record cannot be read.
+    The new run goes into the same store. With `in_place`, today's sources run instead; `keep` is an empty folder to
+    restore into, which stays. `settings` are URLs that were recorded without their passwords.
     """
     tolerance.check(record.run)
     _check_ended(record)
@@ -201,11 +186,7 @@ def _working_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def _start(record: Record) -> tuple[str | None, list[str]]:
-    """Return the state of another run that a run started from, or None, and notes about it.
-
-    Raises:
-        LaunchError: If it is not there.
-    """
+    """Return the state of another run that a run started from, or None, and notes; LaunchError if the state is gone."""
     setting = record.starts_from
     if setting is None or setting == "auto":  # which might find another unfinished run now
         return None, []
@@ -234,16 +215,10 @@ def _records_where_told(record: Record, *, in_place: bool) -> bool:
 
 
 def _compare_resources(record: Record, restored: Restored | None) -> tuple[list[str], dict[str, str]]:
-    """Compare the files that the run read with their present content.
+    """Return notes on changed files that the run read, and the recorded SHA-256 of each path whose content has changed.
 
     A file of the repository is restored as well. The experiment decides which of the two it reads, so the process is
-    given the paths to reject.
-
-    Returns:
-        Notes, and the recorded SHA-256 of each path whose content has changed.
-
-    Raises:
-        LaunchError: If a file has its recorded content nowhere.
+    given the paths to reject. A file whose recorded content is nowhere raises LaunchError.
     """
     notes: list[str] = []
     changed: dict[str, str] = {}

@@ -15,10 +15,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from configs.slurm import job_id
-from observers.record.identity import CHECK_VARIABLE
-from runs.errors import LaunchError, naming_os_errors
-from runs.rerun.launching import Launch
+from sacristan.configs.slurm import job_id
+from sacristan.observers.record.identity import CHECK_VARIABLE
+from sacristan.runs.errors import LaunchError, naming_os_errors
+from sacristan.runs.rerun.launching import Launch
 
 __all__ = ["EndsWithUs", "become", "check_settings", "end_text", "raising_signals", "run_launch", "started"]
 
@@ -40,7 +40,6 @@ class EndsWithUs(contextlib.AbstractContextManager["EndsWithUs"]):
     """Context manager that ends a process and its group when this process ends.
 
     Args:
-        group: The process group, which the process leads.
         bound_s: Seconds between SIGINT and SIGKILL.
     """
 
@@ -68,14 +67,7 @@ def _naming(launch: Launch) -> contextlib.AbstractContextManager[None]:
 
 
 def check_settings(launch: Launch) -> None:
-    """Let an experiment check its settings; nothing is run, and nothing recorded.
-
-    Args:
-        launch: The process, with `print_config` as its command; see `recorded_launch`.
-
-    Raises:
-        LaunchError: If the experiment rejects the settings, or does not start.
-    """
+    """Let an experiment check its settings with `print_config`; nothing is run, and nothing recorded."""
     with _naming(launch):
         done = subprocess.run(
             launch.command,
@@ -94,14 +86,7 @@ def check_settings(launch: Launch) -> None:
 
 
 def become(launch: Launch) -> NoReturn:
-    """Replace this process with the experiment's, which keeps the pid, the terminal and the exit code.
-
-    Args:
-        launch: The process.
-
-    Raises:
-        LaunchError: If the program or the folder does not exist.
-    """
+    """Replace this process with the experiment's, which keeps the pid, the terminal and the exit code."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with _naming(launch):
@@ -111,17 +96,9 @@ def become(launch: Launch) -> NoReturn:
 
 
 def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
-    """Run a process to its end.
+    """Run a process to its end, and return its pid and its exit code, negative for a signal.
 
-    Args:
-        launch: The process.
-        output: File descriptor for everything that it prints; None leaves stdout and stderr as they are.
-
-    Returns:
-        Its pid, and its exit code, negative for the signal that ended it.
-
-    Raises:
-        LaunchError: If it cannot be started.
+    Without an `output`, it prints to stdout and stderr of this process.
     """
     with started(launch, output) as process:
         return process.pid, process.wait()
@@ -132,13 +109,7 @@ def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Po
     """Start a process, and end it with the block as Ctrl-C would.
 
     Ctrl-C, SIGTERM and SIGHUP leave the block. If this process is killed, the other one is interrupted all the same.
-
-    Args:
-        launch: The process.
-        output: File descriptor for everything that it prints; None leaves stdout and stderr as they are.
-
-    Raises:
-        LaunchError: If it cannot be started.
+    Without an `output`, it prints to stdout and stderr of this process.
     """
     # A script starts a command followed by `&` with SIGINT ignored, which children inherit.
     is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
@@ -211,9 +182,5 @@ def raising_signals() -> Iterator[None]:
 
 
 def end_text(code: int) -> str:
-    """Describe how a process ended.
-
-    Args:
-        code: Its exit code, negative for the signal that ended it.
-    """
+    """Describe how a process ended, from its exit code, negative for a signal."""
     return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -16,14 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
 
-from observers.record.redaction import is_hidden
-from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, EXECUTED_CELLS
-from runs.errors import LaunchError, StoreError
-from runs.query.flattening import dotted, list_of, mapping_of, mappings_in
-from runs.stores.content import Content
-from runs.stores.run import Run
-from runs.stores.store import Store
+from sacristan.observers.record.redaction import is_hidden
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import CONFIG, EXECUTED_CELLS
+from sacristan.runs.errors import LaunchError, StoreError
+from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
 
 __all__ = [
     "RESUME_SETTING",
@@ -45,10 +45,7 @@ class GitState:
     """The recorded state of git. Stock Sacred records neither the diff nor the root.
 
     Attributes:
-        commit: The commit; None without one.
-        root: The root of the repository.
         diff: The uncommitted changes as a patch; None if the record lacks them.
-        is_dirty: Whether there were uncommitted changes.
         untracked: Contents of untracked files by path.
         problem: Why git did not read the repository when the run started; empty if it did.
     """
@@ -93,11 +90,7 @@ class Record:
 
     @property
     def mainfile(self) -> PurePath:
-        """The experiment's main file, as a path below its base folder.
-
-        Raises:
-            LaunchError: If the record names none, or one outside the base folder.
-        """
+        """The experiment's main file, as a path below its base folder; LaunchError if none is recorded there."""
         if imported := mapping_of(self.run.document.get("imported")):
             raise LaunchError(
                 f"run {self.id} was imported from {imported.get('kind')}, without its code; start it where it was made"
@@ -105,12 +98,12 @@ class Record:
         if not self.mainfile_text and EXECUTED_CELLS in self.run.artifacts:
             raise LaunchError(
                 f"run {self.id} was started in a notebook; its executed cells are an artifact, which runs as a script, "
-                f"with all runs that they start: python -m runs artifacts get {self.id} {EXECUTED_CELLS} -o FOLDER"
+                f"with all runs that they start: sacristan artifacts get {self.id} {EXECUTED_CELLS} -o FOLDER"
             )
         if not self.mainfile_text:
             raise LaunchError(
                 f"run {self.id} names no main file, so it was started in a notebook or an interpreter; start it there "
-                f"again with its config: python -m runs config {self.id}"
+                f"again with its config: sacristan config {self.id}"
             )
         path = PurePath(self.mainfile_text)
         if path.is_absolute() or ".." in path.parts:
@@ -132,11 +125,7 @@ class Record:
 
     @property
     def script(self) -> Path:
-        """The main file where the run was started.
-
-        Raises:
-            LaunchError: If it is not there.
-        """
+        """The main file where the run was started; LaunchError if it is gone."""
         script = None if self.base is None else self.base / self.mainfile
         if script is None or not script.is_file():
             raise LaunchError(
@@ -309,27 +298,13 @@ class Record:
 
 
 def check_has_config(run: Run) -> None:
-    """Reject a run in a folder whose config is gone: it would run with the defaults.
-
-    Args:
-        run: The run.
-
-    Raises:
-        LaunchError: If so.
-    """
+    """Reject a run in a folder whose config is gone: it would run with the defaults."""
     if run.folder is not None and not (run.folder / CONFIG).exists():
         raise LaunchError(f"run {run.id} lacks {run.folder / CONFIG}, so its settings are unknown; restore the file")
 
 
 def check_whole(record: Record) -> None:
-    """Reject a record with files that are missing or damaged, of which a new run would differ.
-
-    Args:
-        record: The record.
-
-    Raises:
-        LaunchError: If there are any.
-    """
+    """Reject a record with files that are missing or damaged, of which a new run would differ."""
     if damage := record.run.damage():
         raise LaunchError(
             f"the record of run {record.id} is damaged, so nothing could be compared with it: {'; '.join(damage)}; "
@@ -340,21 +315,14 @@ def check_whole(record: Record) -> None:
 def is_written_by(run: Run, pid: int) -> bool:
     """Tell whether a process, or one of the ranks that it started, was the last to write a run.
 
-    Args:
-        run: A run with a lease, which names the process that wrote it and that process's parent.
-        pid: The process.
+    The run needs a lease, which names the process that wrote it and that one's parent.
     """
     lease = run.lease or {}
     return pid in (lease.get("pid"), lease.get("ppid"))
 
 
 def is_content_of(path: Path, content: Content) -> bool:
-    """Tell whether a file has a recorded content; False if one of them cannot be read.
-
-    Args:
-        path: The file.
-        content: The recorded content.
-    """
+    """Tell whether a file has a recorded content; False if one of them cannot be read."""
     try:
         return read_regular(path) == content.read()
     except (StoreError, OSError):
@@ -362,11 +330,7 @@ def is_content_of(path: Path, content: Content) -> bool:
 
 
 def digest_of(content: Content) -> str | None:
-    """Return the SHA-256 of a recorded content; None if it cannot be read.
-
-    Args:
-        content: The content.
-    """
+    """Return the SHA-256 of a recorded content; None if it cannot be read."""
     try:
         return content.sha256()
     except (StoreError, OSError):

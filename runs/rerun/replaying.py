@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from observers.record.identity import RECORD_TO_VARIABLE
-from observers.record.points.intact_points import read_metrics
-from observers.record.points.points import Series
-from observers.record.schema import CONFIG
-from runs.errors import LaunchError
-from runs.rerun.launching import OBSERVERS, Launch, recorded_launch
-from runs.rerun.processes import started
-from runs.rerun.record import Record
-from runs.rerun.states import kept_start, start_setting, states_of, with_folder
-from runs.stores.run import Run
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.schema import CONFIG
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch
+from sacristan.runs.rerun.processes import started
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.states import kept_start, start_setting, states_of, with_folder
+from sacristan.runs.stores.run import Run
 
 __all__ = ["Replay", "compare_points", "replay"]
 
@@ -34,7 +34,6 @@ class Replay:
     Attributes:
         state: Name of the file that it started from; empty for the start of the run.
         after, until: The replayed steps: those after `after`, up to `until`.
-        num_points, num_metrics: Number of compared points and metrics.
         first: Metric, step, recorded and replayed value of the first point that differs; None if all are equal bit for
             bit.
     """
@@ -50,16 +49,8 @@ class Replay:
 def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
     """Replay at least the last `num_steps` recorded steps of a run in a separate process, and compare the points.
 
-    The record stays as it is. The process is ended after the last step.
-
-    Args:
-        run: The run; of a run in a database, the folder that it was recorded in is replayed.
-        num_steps: Number of recorded steps.
-        settings: URLs that were recorded without their passwords, as behind `with`.
-
-    Raises:
-        LaunchError: If there is no good state before those steps, or the process ends before the last step.
-        StoreError: If its record cannot be read.
+    The record stays as it is. The process is ended after the last step. Of a run in a database, the folder that it was
+    recorded in is replayed. Without a good state before those steps, this raises LaunchError.
     """
     run, folder = with_folder(run)
     recorded = _series(folder)
@@ -126,15 +117,8 @@ def compare_points(
     """Compare the points of steps after `after`, up to `until`, bit for bit.
 
     A metric without points there in one of the two, such as one with steps of another kind, is left out. A metric that
-    the replay did not log at all differs.
-
-    Args:
-        recorded, replayed: Metrics by name.
-        after, until: The steps.
-        state: Name of the file that the replay started from.
-
-    Raises:
-        LaunchError: If there is nothing to compare.
+    the replay did not log at all differs. `state` names the file that the replay started from. If there is nothing to
+    compare, this raises LaunchError.
     """
     num_points, num_metrics = 0, 0
     different: list[tuple[float, str, float, float | None]] = []

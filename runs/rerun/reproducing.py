@@ -12,17 +12,17 @@ from __future__ import annotations
 import dataclasses
 from datetime import UTC, datetime
 
-from runs.errors import LaunchError, StoreError
-from runs.rerun.causes import cause_notes, changed_sources
-from runs.rerun.environment import Differing, compare_flags, compare_libraries, compare_reads
-from runs.rerun.judging import cause_of, judge
-from runs.rerun.new_run import NewRunPlace
-from runs.rerun.planning import Plan
-from runs.rerun.processes import end_text, run_launch
-from runs.rerun.record import Record, digest_of
-from runs.rerun.verdict import CUT_OFF, DIVERGED, Verdict
-from runs.stores.run import Run
-from runs.transfer.unloading import uid_of
+from sacristan.runs.errors import LaunchError, StoreError
+from sacristan.runs.rerun.causes import cause_notes, changed_sources
+from sacristan.runs.rerun.environment import Differing, compare_flags, compare_libraries, compare_reads
+from sacristan.runs.rerun.judging import cause_of, judge
+from sacristan.runs.rerun.new_run import NewRunPlace
+from sacristan.runs.rerun.planning import Plan
+from sacristan.runs.rerun.processes import end_text, run_launch
+from sacristan.runs.rerun.record import Record, digest_of
+from sacristan.runs.rerun.verdict import CUT_OFF, DIVERGED, Verdict
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.unloading import uid_of
 
 __all__ = ["Reproduction", "carry_out"]
 
@@ -52,14 +52,9 @@ class Reproduction:
 def carry_out(plan: Plan, output: int | None = None) -> Reproduction:
     """Run a plan, judge the new run, and note the verdict with both runs.
 
-    Args:
-        plan: The plan.
-        output: File descriptor for everything that the process prints; None leaves stdout and stderr as they are.
-
-    Raises:
-        LaunchError: If the run did not start, was interrupted, read other data, or failed although the old one did not.
-            Its record stays in the store.
-        StoreError: If the store cannot be read or written.
+    If the run did not start, was interrupted, read other data, or failed although the old one did not, this raises
+    LaunchError, and the record stays in the store. Without an `output`, the process prints to stdout and stderr of this
+    one.
     """
     old = plan.record
     with NewRunPlace(plan) as place:
@@ -82,11 +77,7 @@ def carry_out(plan: Plan, output: int | None = None) -> Reproduction:
 
 
 def _check_comparable(old: Record, new: Record, code: int) -> None:
-    """Reject a new run that did not complete, or read other data.
-
-    Raises:
-        LaunchError: If so.
-    """
+    """Reject a new run that did not complete, or read other data."""
     if new.run.status == "FAILED" and old.run.status != "FAILED":
         cause = cause_of(new.run) or end_text(code)
         raise LaunchError(f"run {old.id} could not be run again: run {new.id} failed: {cause}")

@@ -16,13 +16,13 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from observers.record.regular_file import read_regular
-from observers.record.safe_paths import relative_path
-from runs.errors import DamagedError, LaunchError, StoreError
-from runs.query.texts import list_text
-from runs.rerun.record import GitState, Record
-from runs.stores.content import Content
-from runs.transfer.fetching import fetch
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import DamagedError, LaunchError, StoreError
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.rerun.record import GitState, Record
+from sacristan.runs.stores.content import Content
+from sacristan.runs.transfer.fetching import fetch
 
 __all__ = ["Restored", "find_repository", "restore"]
 
@@ -38,10 +38,6 @@ class Restored:
     Attributes:
         folder: The folder; for a run in a repository, it stands for the root of that.
         base: The folder that stands for the one above the sources.
-        script: The experiment's main file.
-        commit: The commit that was restored; None without a repository.
-        num_sources: Number of recorded sources.
-        notes: Sentences about code that is missing or differs.
     """
 
     folder: Path
@@ -53,14 +49,9 @@ class Restored:
 
 
 def restore(record: Record, folder: Path) -> Restored:
-    """Restore the code of a run.
+    """Restore the code of a run into a folder that is empty or does not exist yet.
 
-    Args:
-        record: The record of the run.
-        folder: An empty folder, or one that does not exist yet.
-
-    Raises:
-        LaunchError: If there are no recorded sources, or one lacks its recorded content.
+    If there are no recorded sources, or one lacks its recorded content, this raises LaunchError.
     """
     mainfile = record.mainfile
     if not record.sources:
@@ -79,18 +70,14 @@ def restore(record: Record, folder: Path) -> Restored:
     notes += _write_sources(record, base, in_git=repository is not None)
     if not (base / mainfile).is_file():
         raise LaunchError(
-            f"run {record.id}: its main file {mainfile} is not among its recorded sources; see runs sources ls"
+            f"run {record.id}: its main file {mainfile} is not among its recorded sources; see sacristan sources ls"
         )
     commit = record.git.commit if repository is not None else None
     return Restored(folder, base, base / mainfile, commit, len(record.sources), tuple(notes))
 
 
 def find_repository(record: Record) -> Path | None:
-    """Return a folder in a git repository that has the recorded commit: where the run was made, or else here.
-
-    Args:
-        record: The record of the run.
-    """
+    """Return a git repository that has the recorded commit: where the run was made, or else here; None without one."""
     commit, root = record.git.commit, record.git.root
     if commit is None:
         return None
@@ -132,11 +119,7 @@ def _without_repository(record: Record) -> str:
 
 
 def _write_sources(record: Record, base: Path, *, in_git: bool) -> Iterator[str]:
-    """Write the recorded sources, and yield how they differ from git.
-
-    Raises:
-        LaunchError: If one lacks its recorded content, or cannot be written.
-    """
+    """Write the recorded sources, and yield how they differ from git."""
     differing, missing, contents = [], [], []
     replaced: list[str] = []
     for name, content in record.sources.items():
@@ -213,9 +196,6 @@ def _check_out(repository: Path, commit: str, folder: Path, diff: str = "") -> I
 
     The diff is applied in an index, where files are as git stores them, so line ends and filters of the work tree do
     not matter. Index and new objects lie beside the folder.
-
-    Raises:
-        LaunchError: If git fails.
     """
     git_dir, objects = (_path_of(repository, words) for words in (["--absolute-git-dir"], ["--git-path", "objects"]))
     # An archive might leave files out.

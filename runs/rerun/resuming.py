@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from observers.record.identity import (
+from sacristan.observers.record.identity import (
     EXPECT_DATA_VARIABLE,
     PARENT_VARIABLE,
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
     START_VARIABLE,
 )
-from observers.record.schema import CONFIG
-from runs.errors import LaunchError
-from runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
-from runs.rerun.record import Record, check_has_config, is_content_of
-from runs.rerun.states import chosen_state, start_setting, with_folder
-from runs.stores.run import HELD, Run
+from sacristan.observers.record.schema import CONFIG
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
+from sacristan.runs.rerun.record import Record, check_has_config, is_content_of
+from sacristan.runs.rerun.states import chosen_state, start_setting, with_folder
+from sacristan.runs.stores.run import HELD, Run
 
 __all__ = ["changed_sources", "fork_launch", "resume_launch", "start_launch"]
 
@@ -33,15 +33,9 @@ def resume_launch(
 ) -> Launch:
     """Return the process that resumes a run in its own record, from its newest good state or, without one, the start.
 
-    Args:
-        run: The run; of a run in a database, the folder that it was recorded in is resumed.
-        options: Options of the experiment's command line, such as `-m URL`, which replace those of the record.
-        settings: URLs that were recorded without their passwords, as behind `with`.
-        script: The experiment's main file, by default that of the record.
-
-    Raises:
-        LaunchError: If the run is running, has completed, keeps no states, or its folder is not on this machine.
-        StoreError: If the record cannot be read.
+    Of a run in a database, the folder that it was recorded in is resumed. `options` such as `-m URL` replace those of
+    the record. A run that is running, has completed, keeps no states or has no folder on this machine raises
+    LaunchError.
     """
     run, folder = with_folder(run)
     _check_unfinished(run)
@@ -63,15 +57,7 @@ def resume_launch(
 def start_launch(run: Run, settings: Sequence[str], options: Sequence[str], *, is_fetched: bool = False) -> Launch:
     """Return how a queued run is started in its own record.
 
-    Args:
-        run: The run.
-        settings: URLs that were recorded without their passwords.
-        options: Options for its command line, behind the recorded ones.
-        is_fetched: Whether its folder was just copied from a database to this machine.
-
-    Raises:
-        LaunchError: If it cannot be started here.
-        StoreError: If its record cannot be read.
+    `is_fetched` means that its folder was just copied from a database to this machine.
     """
     check_has_config(run)
     folder, environment = run.folder, {}
@@ -96,17 +82,9 @@ def fork_launch(
 ) -> Launch:
     """Return the process of a new run that starts from a state of `run`, its parent, with a changed config.
 
-    Args:
-        run: The run; of a run in a database, the folder that it was recorded in is forked.
-        settings: Settings and recipes, as behind `with`.
-        options: Options of the experiment's command line, which replace those of the record.
-        state: The file of the state, or its name, by default the newest good one.
-        without: Options of the record to leave out, such as `tensorboard`.
-        prints_config: Whether to print the config instead.
-
-    Raises:
-        LaunchError: If there is no such state, no good one, or no such option in the record.
-        StoreError: If the record cannot be read.
+    Of a run in a database, the folder that it was recorded in is forked. `settings` may contain recipes; `options`
+    replace those of the record, and `without` leaves recorded ones out, such as `tensorboard`. The state is the newest
+    good one if none is given. With `prints_config`, the process prints the config instead.
     """
     run, folder = with_folder(run)
     _check_keeps_states(run)
@@ -125,11 +103,7 @@ def fork_launch(
 
 
 def changed_sources(record: Record) -> list[str]:
-    """Return the names of recorded sources that are missing in the experiment's folder, or have another content now.
-
-    Args:
-        record: The record of the run; without its folder on this machine, there is nothing to compare.
-    """
+    """Return the recorded sources that are missing or changed in the experiment's folder; none if that is not here."""
     base = record.base
     if base is None or not base.is_dir():
         return []
@@ -143,12 +117,12 @@ def _check_unfinished(run: Run) -> None:
     if status.startswith("COMPLETED"):
         raise LaunchError(
             f"run {run.id} is {status}: nothing is left to do; to continue from its end with other settings: "
-            f"python -m runs fork {run.id} with epochs=..."
+            f"sacristan fork {run.id} with epochs=..."
         )
     if status == "PRUNED":
         raise LaunchError(
             f"run {run.id} is PRUNED: its sweep ended it; to start a separate run from its newest state: "
-            f"python -m runs fork {run.id}"
+            f"sacristan fork {run.id}"
         )
     if status in ("QUEUED", HELD) or not run.is_whole:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to resume from")

@@ -6,16 +6,16 @@ import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from runs.errors import LaunchError
-from runs.rerun.launching import Launch
-from runs.rerun.planning import planned
-from runs.rerun.processes import end_text, run_launch
-from runs.rerun.record import Record, is_written_by
-from runs.rerun.reproducing import Reproduction, carry_out
-from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
-from runs.rerun.states import with_folder
-from runs.rerun.verdict import Tolerance
-from runs.stores.run import Run
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.planning import planned
+from sacristan.runs.rerun.processes import end_text, run_launch
+from sacristan.runs.rerun.record import Record, is_written_by
+from sacristan.runs.rerun.reproducing import Reproduction, carry_out
+from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch
+from sacristan.runs.rerun.states import with_folder
+from sacristan.runs.rerun.verdict import Tolerance
+from sacristan.runs.stores.run import Run
 
 __all__ = ["fork", "reproduce", "resume"]
 
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 def resume(run: Run, options: Sequence[str] = (), *, settings: Sequence[str] = (), output: int | None = None) -> Run:
     """Resume a run that was cut off, in its own record, from its newest good state, and wait until it ends.
 
-    The experiment runs as its own process, as `python -m runs resume` starts it, with today's sources. Changes since
+    The experiment runs as its own process, as `sacristan resume` starts it, with today's sources. Changes since
     the run was recorded are logged as warnings. Ctrl-C interrupts the experiment, as on a terminal.
 
     Args:

@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 from pathlib import Path
 
-from observers.record.json_text import parse_json
-from observers.record.schema import RUN
-from observers.record.sealed_zip import check_seal, read_note
-from runs.errors import LaunchError, RunsError
-from runs.rerun.record import RESUME_SETTING
-from runs.stores.opening import open_store
-from runs.stores.run import Run
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.schema import RUN
+from sacristan.observers.record.sealed_zip import check_seal, read_note
+from sacristan.runs.errors import LaunchError, RunsError
+from sacristan.runs.rerun.record import RESUME_SETTING
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import Run
 
 __all__ = ["State", "chosen_state", "kept_start", "start_setting", "states_of", "with_folder"]
 
@@ -22,7 +22,6 @@ class State:
     """A state of a training on disk.
 
     Attributes:
-        path: The file.
         step: Optimizer steps before it; None if the file does not say.
         fault: The damage in a few words; empty for an intact file.
     """
@@ -35,11 +34,7 @@ class State:
 def with_folder(run: Run) -> tuple[Run, Path]:
     """Return a run as recorded in its own folder, where its states are, and that folder.
 
-    Args:
-        run: The run, from a folder or a database.
-
-    Raises:
-        LaunchError: If stock Sacred recorded it, or the folder is not on this machine.
+    A run that stock Sacred recorded, or whose folder is not on this machine, raises LaunchError.
     """
     if run.uid is None:
         raise LaunchError(
@@ -65,11 +60,9 @@ def _with_states(run: Run) -> Run | None:
 
 
 def states_of(run: Run, *, check: bool = False) -> list[State]:
-    """Return the states of a run's last training, the newest first.
+    """Return the states of a run's last training, the newest first; none if its folder is not on this machine.
 
-    Args:
-        run: The run; one whose folder is not on this machine has none here.
-        check: Whether to read each file whole to find damage, instead of its end.
+    With `check`, each file is read whole to find damage, instead of its end.
     """
     original = _with_states(run)
     if original is None or original.folder is None:
@@ -89,15 +82,7 @@ def _state(path: Path, check: bool) -> State:
 
 
 def chosen_state(run: Run, path: Path | None = None) -> State:
-    """Return a state of a run.
-
-    Args:
-        run: The run.
-        path: The file of the state, or its name; by default the newest good one.
-
-    Raises:
-        LaunchError: If there is no such state, or it is damaged.
-    """
+    """Return a state of a run by its file or the file's name, by default the newest good one."""
     states = states_of(run, check=True)
     good = [state for state in states if not state.fault]
     if path is not None:
@@ -121,9 +106,6 @@ def kept_start(run: Run) -> Path | None:
     """Return a run's own copy of the state that it started from; None if it has none.
 
     In the folder of the other run, a newer state may have replaced it.
-
-    Args:
-        run: The run that started from the state.
     """
     setting = run.get(f"config.{RESUME_SETTING}")
     original = _with_states(run)
@@ -136,11 +118,7 @@ def kept_start(run: Run) -> Path | None:
 def start_setting(path: Path) -> str:
     """Return the setting that starts a run from a state.
 
-    Args:
-        path: The file of the state.
-
-    Raises:
-        LaunchError: If the state belongs to a second training of its run, because the setting applies to the first one.
+    A state of a later training of its run raises LaunchError, because the setting applies to the first one.
     """
     if path.absolute().parent.name.startswith("checkpoints-"):
         raise LaunchError(

@@ -1,4 +1,4 @@
-"""The verdict on a reproduced run, and the tolerance that it allows; `runs.rerun.judging` reaches it."""
+"""The verdict on a reproduced run, and the tolerance that it allows; `sacristan.runs.rerun.judging` reaches it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from runs.errors import RunsError
-from runs.query.texts import suggestion
-from runs.stores.run import Run
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import RunsError
+from sacristan.runs.stores.run import Run
 
 __all__ = [
     "COLOURS",
@@ -76,7 +76,7 @@ class Tolerance:
         for name in self.by_metric:
             if name not in known and not any(fnmatchcase(metric, name) for metric in run.metrics):
                 shown = [name for name in known if not name.startswith("system/")]
-                hint = suggestion(name, shown, f"there are: {', '.join(shown)}")
+                hint = word_suggestion(name, shown)
                 raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; {hint}")
 
     @property

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from observers.record.identity import user_name
-from observers.record.storable import storable_text
+from sacristan.observers.record.identity import user_name
+from sacristan.observers.record.storable import storable_text
 
 __all__ = ["MOST_CHANGES", "Author", "entry_of", "with_changes"]
 
@@ -24,7 +24,6 @@ class Author:
     """The user who changes runs.
 
     Attributes:
-        name: The user.
         via: How the name is known: `board` for the user who started the board, `token` or `proxy`; empty for the user
             of the operating system whose process it is.
     """
@@ -39,12 +38,7 @@ class Author:
 
 
 def entry_of(author: Author, what: str) -> dict[str, Any]:
-    """Return the entry of a change.
-
-    Args:
-        author: Who made it.
-        what: The change, in words; a long text is cut.
-    """
+    """Return the entry for a change by an author; a long text is cut."""
     text = storable_text(what)
     text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
@@ -54,14 +48,7 @@ def entry_of(author: Author, what: str) -> dict[str, Any]:
 def with_changes(
     changes: Iterable[Mapping[str, Any]], before: Mapping[str, Any], after: Mapping[str, Any], author: Author
 ) -> dict[str, Any]:
-    """Return new values of what is noted on a run, with an entry for each that differs.
-
-    Args:
-        changes: The entries so far, oldest first.
-        before: What is noted, by name.
-        after: The new values, by name.
-        author: Who changes them.
-    """
+    """Return the new notes on a run, with an entry appended to `changes` for each that differs."""
     new = [entry_of(author, text) for name in after if (text := _change_of(name, before.get(name), after[name]))]
     return {**after, "changes": [*map(dict, changes), *new][-MOST_CHANGES:]} if new else dict(after)
 

@@ -1,4 +1,4 @@
-"""`Backend`: the operations that a folder or a database of runs implements for `runs.stores.store.Store`."""
+"""`Backend`: the operations that a folder or a database of runs implements for `sacristan.runs.stores.store.Store`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from runs.query.filters import Condition, Filter, Question
-from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
-from runs.stores.run import Run, RunStore
+from sacristan.runs.query.filters import Condition, Filter, Question
+from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
+from sacristan.runs.stores.run import Run, RunStore
 
 if TYPE_CHECKING:
-    from observers.artifacts.store import Lineage as ArtifactLineage
-    from observers.record.points.points import Series
-    from runs.stores.content import StoredArtifact
+    from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["Backend"]
 
@@ -45,20 +45,14 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def find(self, question: Question) -> list[Run]:
-        """Return the runs that a question asks for, whether or not runs have its fields.
+        """Return the runs that match a question, even if no run has its fields.
 
-        Args:
-            question: The question, parsed and checked. The runs know its columns without reading anything else.
+        The question is parsed and checked. The runs hold its columns, so that reading them costs nothing.
         """
 
     @abc.abstractmethod
     def count(self, tree: Filter, limit: int | None) -> int:
-        """Return the number of runs that a filter chooses, as of now or a second ago.
-
-        Args:
-            tree: The filter.
-            limit: Where to stop counting.
-        """
+        """Return the number of runs that match a filter, as of now or a second ago, counting up to `limit`."""
 
     @abc.abstractmethod
     def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
@@ -79,7 +73,7 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
-        """Return id and reason for every run that cannot be read completely, as of at most `max_age_s` ago."""
+        """Return id and reason for each run that cannot be read completely, as of at most `max_age_s` ago."""
 
     def run_of_uid(self, uid: str) -> Run | None:
         """Return the run with this uid, if there is one."""
@@ -89,20 +83,10 @@ class Backend(abc.ABC):
     # ------------------------------------------------------------------ reading ahead
 
     def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:  # noqa: B027
-        """Fetch fields of runs in as few queries as possible; a folder has nothing to gain.
-
-        Args:
-            runs: Runs of this backend.
-            names: See `Store.prefetch`.
-        """
+        """Fetch fields of runs in as few queries as possible (see `Store.prefetch`); a folder gains nothing."""
 
     def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
-        """Yield each run with the points of a metric, None where it lacks the metric.
-
-        Args:
-            runs: Runs of this backend.
-            metric: Name of the metric.
-        """
+        """Yield each run with the points of a metric, None where it lacks the metric."""
         for run in runs:
             yield run, run._series(metric)
 
@@ -122,34 +106,21 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
-        """Return the runs that made and used a version, read without the others; none if it is not there or damaged."""
+        """Return the runs that made and used a version, read without the others; none if it is missing or damaged."""
 
     # ------------------------------------------------------------------ changing
 
     @abc.abstractmethod
     def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        """Change what is noted on a run, without losing what others note at the same time.
+        """Change the notes on a run without losing concurrent changes.
 
-        Args:
-            run: The run.
-            change: Receives the run as it is now, and returns new values of `Run.notes` by name. If others were
-                faster, it is called again.
-
-        Raises:
-            StoreError: If the backend cannot be written; and whatever `change` raises.
+        `change` receives the run as it is now and returns new values of `Run.notes` by name. It is called again if
+        another process wrote first. Its errors are raised unchanged.
         """
 
     @abc.abstractmethod
     def claim_message(self, run: Run, event: str) -> bool:
-        """Claim a message about a run, beside its notes.
-
-        Args:
-            run: A run of this store.
-            event: Name of the event; see `observers.notifying.sent`.
-
-        Returns:
-            Whether the caller must send it; False if it was sent, or is being sent.
-        """
+        """Claim a message about a run, beside its notes; return False if it was sent or is being sent."""
 
     @abc.abstractmethod
     def confirm_message(self, run: Run, event: str) -> None:
@@ -165,33 +136,25 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def views(self) -> list[Any]:
-        """Return the documents of the named views, in any order; a damaged one is anything."""
+        """Return the documents of the saved views, in any order; a damaged one may hold anything."""
 
     @abc.abstractmethod
     def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
-        """Write the document of a named view, all of it or nothing.
+        """Write the document of a saved view atomically; None removes it.
 
-        Args:
-            key: Its key, of letters and digits.
-            document: Its document; None removes it.
-            check: Receives the present document, None if there is none, and raises if it must stay. If others were
-                faster, it is called again.
-
-        Raises:
-            StoreError: If the backend cannot be written; and whatever `check` raises.
+        The key consists of letters and digits. `check` receives the present document, None if there is none, and raises
+        an error if it must stay. It is called again if another process wrote first.
         """
 
     @abc.abstractmethod
     def remove(self, run: Run) -> None:
-        """Remove a run, all of it or nothing."""
+        """Remove a run completely or not at all."""
 
     @abc.abstractmethod
     def discard(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        """Move a run to the trash, all of it or nothing.
+        """Move a run to the trash, completely or not at all.
 
-        Args:
-            run: The run.
-            change: Changes what is noted on it once it is there, as in `change_notes`; if that fails, it stays there.
+        Then change its notes as `change_notes` does; if that fails, the run stays in the trash.
         """
 
     @abc.abstractmethod
@@ -200,26 +163,17 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def restore(self, place: Any) -> str:
-        """Bring a run back from the trash.
+        """Restore a run from its place in the trash, as `trash` returned it; return its id, which may differ.
 
-        Args:
-            place: Its place, as `trash` returned it.
-
-        Returns:
-            The run's id, which may differ from its former one.
-
-        Raises:
-            StoreError: If it is no longer there.
+        A StoreError also means that the run is no longer there.
         """
 
     @abc.abstractmethod
     def reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
         """Delete leftovers of killed processes, and contents that no run names.
 
-        Args:
-            removed: Receives what was deleted.
-            grace_s: Contents touched in the last so many seconds stay.
-            empties_trash: Whether to delete the runs in the trash first.
+        Contents touched in the last `grace_s` seconds stay. `removed` receives what was deleted. `empties_trash`
+        deletes the runs in the trash first.
         """
 
     # ------------------------------------------------------------------ adding
@@ -237,6 +191,5 @@ class Backend(abc.ABC):
     def add(self, staged: StagedRun) -> Copied:
         """Add a staged run, unless a run with its uid is there.
 
-        Raises:
-            Exception: Errors of the disk and of a damaged record, which `Store.add` turns into StoreError.
+        Errors of the disk and of damaged records are raised unchanged; `Store.add` turns them into StoreError.
         """

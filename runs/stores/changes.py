@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
-from observers.errors import ArtifactError
-from observers.record.stored_files import make_shared
-from runs.errors import StoreError, naming_os_errors
-from runs.stores.run import Run
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.stored_files import make_shared
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.run import Run
 
 __all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "explaining_failure", "staging_folder"]
 
 
 @dataclasses.dataclass(frozen=True)
 class StagedRun:
-    """A whole run in a folder, in the layout of `observers.record.schema`, ready for `Store.add`.
+    """A whole run in a folder, in the layout of `sacristan.observers.record.schema`, ready for `Store.add`.
 
     Attributes:
         folder: The run's folder; the sources, resources and versions of artifacts that it names lie beside it, in
@@ -53,15 +53,8 @@ class Copied:
 def staging_folder(home: Path | None = None) -> Iterator[Path]:
     """Create an empty folder, and delete it at the end of the `with` block.
 
-    Args:
-        home: The folder to create it in, which is created if missing and deleted when empty; by default the system's
-            folder for temporary files.
-
-    Yields:
-        The path of the folder.
-
-    Raises:
-        StoreError: If it cannot be created.
+    It lies in `home`, which is created if missing and deleted when empty, or in the system's folder for temporary
+    files.
     """
     with naming_os_errors(f"{home or 'the folder of temporary files'} cannot be written"):
         if home is not None:
@@ -78,14 +71,7 @@ def staging_folder(home: Path | None = None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def explaining_failure(where: str) -> Iterator[None]:
-    """Raise a StoreError for whatever goes wrong while a staged run is added in the `with` block.
-
-    Args:
-        where: The place of the store, for the message.
-
-    Raises:
-        StoreError: If the store cannot be written, or the record of the run is damaged.
-    """
+    """Turn errors of adding a staged run in the `with` block into a StoreError that names the store."""
     try:
         yield
     except ArtifactError as error:
@@ -128,8 +114,6 @@ class Discarded:
     Attributes:
         id: The id that it had in the store.
         uid: Its uid; None for a run of stock Sacred.
-        name: The experiment's name.
-        status: Its status at the end.
         at: When it was discarded, in UTC.
     """
 

@@ -10,9 +10,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from observers.record.atomic_file import replacing
-from observers.record.json_text import parse_json
-from runs.errors import DamagedError, StoreError, naming_os_errors
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.json_text import parse_json
+from sacristan.runs.errors import DamagedError, StoreError, naming_os_errors
 
 if TYPE_CHECKING:
     import numpy as np
@@ -110,12 +110,7 @@ class Content:
 
 
 def missing_content(name: str, why: object) -> Content:
-    """Return a content that cannot be read.
-
-    Args:
-        name: The run's name for it.
-        why: The reason in the StoreError that opening it raises.
-    """
+    """Return a content that raises a StoreError with the reason `why` when it is opened."""
 
     def open_() -> BinaryIO:
         raise StoreError(f"{name!r} cannot be read: {why}")
@@ -158,7 +153,7 @@ class Medium:
         """Return the medium of a recorded entry.
 
         Args:
-            entry: The entry; see `observers.record.schema`.
+            entry: The entry; see `sacristan.observers.record.schema`.
             contents: Its file, and then the files of its images.
 
         Raises:
@@ -203,7 +198,7 @@ class Medium:
         Raises:
             StoreError: If the medium is no point cloud, or cannot be read.
         """
-        from observers.media.ply import read_points  # imports numpy, which lists of runs do without
+        from sacristan.observers.media.ply import read_points  # imports numpy, which lists of runs do without
 
         try:
             with self.content.open() as stream:
@@ -252,13 +247,10 @@ class StoredArtifact:
     """One version of an artifact.
 
     Attributes:
-        name: Name of the artifact.
         version: 1 for the first version; each store counts on its own.
         type: Such as dataset, model, code.
         digest: SHA-256 over the names and SHA-256 of all files.
         created: When it was logged, in UTC.
-        num_bytes: Size of all files together.
-        num_files: Number of files.
         metadata: The metadata that it was first logged with.
         made_by, used_by: Uids of the runs that logged it, and of those that used it.
         files: Its files by path; in a database as many as fit into a document.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from observers.record.points.points import Series
+from sacristan.observers.record.points.points import Series
 
 __all__ = ["epochs_at"]
 
@@ -14,18 +14,11 @@ __all__ = ["epochs_at"]
 def epochs_at(
     series: Callable[[str], Series | None], field: Callable[[str], object], steps: np.ndarray
 ) -> np.ndarray | None:
-    """Return the epoch at each step, with its fraction.
+    """Return the epoch, with its fraction, at each of (n,) steps; None if the record does not tell.
 
     A metric `epoch`, as Lightning logs it, is interpolated linearly, and continued beyond its ends with its mean slope.
-    Without one, the validations of the training loop tell, which happen every `training.val_interval` epochs.
-
-    Args:
-        series: Returns a metric of the run by its name; None if it has no such metric.
-        field: Returns a field of the run by its full name; None if it lacks the field.
-        steps: (n,) steps.
-
-    Returns:
-        (n,) epochs; None if the record does not tell.
+    Without one, epochs are derived from the validations, which run every `training.val_interval` epochs. `series` and
+    `field` return None for what the run lacks.
     """
     epochs = series("epoch")
     if epochs is not None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from configs.map import alternatives
-from runs.errors import FilterError
-from runs.query.conditions import Condition, Filter, Not, signed_leaves
-from runs.query.filters import Question, holds
-from runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
-from runs.query.patterns import is_found
-from runs.query.texts import STATUS_STYLES, list_text, suggestion
-from runs.stores.backend import Backend
-from runs.stores.run import COPYING, REMOVING, Run
+from sacristan.configs.nearest import question, word_suggestion
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.conditions import Condition, Filter, Not, signed_leaves
+from sacristan.runs.query.filters import Question, holds
+from sacristan.runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
+from sacristan.runs.query.patterns import is_found
+from sacristan.runs.query.texts import STATUS_STYLES, list_text
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.run import COPYING, REMOVING, Run
 
 __all__ = ["FieldNames", "require_searchable"]
 
@@ -22,12 +22,9 @@ _STATUSES = frozenset((*STATUS_STYLES, COPYING, REMOVING))
 
 
 class FieldNames:
-    """What the conditions on the runs of a store may name; remembers what some run has.
+    """The names that conditions on the runs of a store may use; remembers which ones some run has.
 
     A misspelt name, status or id is rejected whatever the question finds: `staus!=COMPLETED` would choose every run.
-
-    Args:
-        backend: The backend of the store.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -36,7 +33,7 @@ class FieldNames:
         self._statuses = set(_STATUSES)
 
     def check(self, name: str) -> None:
-        """See `runs.stores.store.Store.check_field`."""
+        """See `sacristan.runs.stores.store.Store.check_field`."""
         name = full_name(name)
         if name in KNOWN_FIELDS or name in self._known:
             return
@@ -54,13 +51,10 @@ class FieldNames:
             self.check(name)
 
     def check_filter(self, tree: Filter, found: Sequence[Run] = ()) -> None:
-        """Reject a condition that names what no run has, or compares what cannot be compared.
+        """Reject a condition on a name that no run has, or a comparison of incomparable values.
 
-        A run that never had a tag lacks it, so an unknown tag is rejected only where runs without it are chosen.
-
-        Args:
-            tree: The filter.
-            found: Runs that the backend found with it, whose fields need no look-up.
+        A run that never had a tag lacks it, so an unknown tag is rejected only where runs without it are chosen. Fields
+        of the `found` runs need no look-up.
         """
         conditions = [(leaf, is_negated) for leaf, is_negated in signed_leaves(tree) if isinstance(leaf, Condition)]
         chosen_by = {leaf.name for leaf, is_negated in conditions if not _is_of_tagged(leaf, is_negated)}
@@ -90,9 +84,7 @@ class FieldNames:
         if name.startswith("tags."):
             tags = sorted(one.removeprefix("tags.") for one in known if one.startswith("tags."))
             return f"there are: {list_text(tags)}" if tags else "there are no tags"
-        near = similar_names(name, known)
-        listing = "see those of a run: python -m runs show latest --json"
-        return f"did you mean {alternatives(near)}?" if near else listing
+        return question(similar_names(name, known), "see those of a run: sacristan show latest --json")
 
     def _has_lists(self, name: str) -> bool:
         found = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
@@ -109,11 +101,11 @@ class FieldNames:
                 continue
             if self._is_of_none(Condition("status", "==", status)):
                 otherwise = f"expected one of {', '.join(STATUS_STYLES)}"
-                raise FilterError(f"status: got {status!r}; {suggestion(str(status), STATUS_STYLES, otherwise)}")
+                raise FilterError(f"status: got {status!r}; {word_suggestion(str(status), STATUS_STYLES, otherwise)}")
             self._statuses.add(status)
 
     def _check_ids(self, leaf: Condition) -> None:
-        """Reject an id whose run is to be left out and does not exist."""
+        """Reject the exclusion of an id that no run has."""
         asked = leaf.value if leaf.operator == "in" else [leaf.value] if leaf.operator == "==" else []
         if leaf.name == "_id":
             found = self._backend.by_id({str(id) for id in asked}) if asked else {}
@@ -123,11 +115,11 @@ class FieldNames:
         if unknown and self._has_runs():
             raise FilterError(
                 f"{short_name(leaf.name)}: got {list_text(unknown)}, but there is no such run; see which there are "
-                "with: python -m runs ls"
+                "with: sacristan ls"
             )
 
     def _check_order(self, leaf: Condition) -> None:
-        """Reject `<` and its kin between a text and a field that is a text in no run, such as `lr<abc`."""
+        """Reject `<` and the like between a text and a field that is a text in no run, such as `lr<abc`."""
         name, text = leaf.name, leaf.value
         if name in COMMON_FIELDS or not isinstance(text, str) or not self._is_of_none(Condition(name, ">=", "")):
             return
@@ -140,7 +132,7 @@ class FieldNames:
 
 
 def _is_of_tagged(leaf: Condition, is_negated: bool) -> bool:
-    """Tell whether a condition is about a tag and chooses no run without it."""
+    """Tell whether a condition is about a tag and matches no run without it."""
     return leaf.name.startswith("tags.") and holds(leaf, None) == is_negated
 
 
@@ -153,14 +145,7 @@ def _check_tag(leaf: Condition) -> None:
 
 
 def require_searchable(names: Iterable[str]) -> None:
-    """Reject fields that runs can neither be filtered nor sorted by.
-
-    Args:
-        names: Full names of fields.
-
-    Raises:
-        FilterError: If one of them can only be a column.
-    """
+    """Reject fields that can only be columns: runs can neither be filtered nor sorted by them."""
     for name in sorted(names):
         if not is_searchable(name):
             raise FilterError(f"{name}: runs can neither be filtered nor sorted by it; ask for it as a column")

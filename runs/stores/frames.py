@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from runs.errors import StoreError
-from runs.query.decimation import downsample
-from runs.query.names import TIMES, full_name
-from runs.query.texts import suggestion
-from runs.query.times import time_of
-from runs.stores.prefetching import each_series, prefetch
-from runs.stores.rows import read_rows
-from runs.stores.run import Run
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.decimation import downsample
+from sacristan.runs.query.names import TIMES, full_name
+from sacristan.runs.query.times import time_of
+from sacristan.runs.stores.prefetching import each_series, prefetch
+from sacristan.runs.stores.rows import read_rows
+from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
     import pandas
 
-    from observers.record.points.points import Series
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["curve_frame", "run_frame"]
 
@@ -29,12 +29,7 @@ _COLUMNS = ["id", "metric", "step", "epoch", "value", "time", "wall_time"]
 
 
 def run_frame(runs: Sequence[Run], columns: Sequence[str] | None) -> pandas.DataFrame:
-    """Return runs as a frame; see `runs.stores.store.Store.frame`.
-
-    Args:
-        runs: The runs.
-        columns: Fields, short or full; None for the usual ones.
-    """
+    """Return runs as a frame, by default with the usual columns; see `sacristan.runs.stores.store.Store.frame`."""
     import pandas
 
     rows, problems = read_rows(runs, columns)
@@ -50,16 +45,7 @@ def run_frame(runs: Sequence[Run], columns: Sequence[str] | None) -> pandas.Data
 
 
 def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | None = None) -> pandas.DataFrame:
-    """Return the points of metrics as one frame; see `runs.stores.store.Store.curves`.
-
-    Args:
-        runs: The runs.
-        names: The metrics.
-        num_points: Maximum number of points of each curve, extremes kept.
-
-    Raises:
-        StoreError: If no run has one of the metrics, or one cannot be read.
-    """
+    """Return the points of metrics as one frame; see `sacristan.runs.stores.store.Store.curves`."""
     import pandas
 
     prefetch(runs, ["metrics", "start_time", "config"])
@@ -80,7 +66,7 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
 
 def _missing(name: str, runs: Sequence[Run]) -> StoreError:
     known = sorted({name for run in runs[:20] for name in run.metrics if not name.startswith("system/")})
-    hint = suggestion(name, known, f"there are: {', '.join(known) or 'none'}")
+    hint = word_suggestion(name, known)
     return StoreError(f"no run has the metric {name!r}; {hint}")
 
 

@@ -5,24 +5,16 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
-from runs.errors import RunNotFoundError
-from runs.stores.backend import Backend
-from runs.stores.run import Run
-from runs.stores.watching import NEWEST_FIRST
+from sacristan.runs.errors import RunNotFoundError
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.watching import NEWEST_FIRST
 
 __all__ = ["find_run", "find_runs"]
 
 
 def find_run(backend: Backend, key: str | int) -> Run:
-    """Return one run; see `Store.get`.
-
-    Args:
-        backend: The backend of the store.
-        key: The key as typed.
-
-    Raises:
-        RunNotFoundError: If there is no such run, or more than one.
-    """
+    """Return the run that a user's key means; see `Store.get`."""
     text = str(key).strip()
     if text == "latest":
         newest = backend.store.find(sort=NEWEST_FIRST, limit=1)
@@ -38,27 +30,19 @@ def find_run(backend: Backend, key: str | int) -> Run:
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
     if not matches:
         id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
-        listing = ["python", "-m", "runs", "ls", *([] if backend.where == "my_runs" else ["--store", backend.where])]
+        listing = ["sacristan", "ls", *([] if backend.where == "my_runs" else ["--store", backend.where])]
         hint = f"did you mean {id}?" if backend.by_id([id]) else f"list them with: {shlex.join(listing)}"
         raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; {hint}")
     return matches[0]
 
 
 def _by_uid(backend: Backend, beginning: str) -> list[Run]:
-    """Return up to six runs whose uids have a beginning: they lie between it and it with more than any digit."""
+    """Return up to six runs whose uids have a beginning, by a range: `g` sorts after any hexadecimal digit."""
     return backend.store.find([("uid", ">=", beginning), ("uid", "<", f"{beginning}g")], NEWEST_FIRST, limit=6)
 
 
 def find_runs(backend: Backend, keys: Iterable[str | int]) -> list[Run]:
-    """Return several runs, each once, in the order of their keys; see `Store.get_all`.
-
-    Args:
-        backend: The backend of the store.
-        keys: The keys as typed; those that are ids are looked up together.
-
-    Raises:
-        RunNotFoundError: As `find_run` does.
-    """
+    """Return several runs, each once, in the order of their keys; see `Store.get_all`."""
     texts = list(dict.fromkeys(str(key).strip() for key in keys))
     known = backend.by_id([text for text in texts if text != "latest"])
     return list(dict.fromkeys(known.get(text) or find_run(backend, text) for text in texts))

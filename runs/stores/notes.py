@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from observers.record.storable import storable_text
-from runs.errors import ChangedError, FilterError
-from runs.stores.authors import MOST_CHANGES, entry_of, with_changes
-from runs.stores.backend import Backend
-from runs.stores.run import Run
+from sacristan.observers.record.storable import storable_text
+from sacristan.runs.errors import ChangedError, FilterError
+from sacristan.runs.stores.authors import MOST_CHANGES, entry_of, with_changes
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.run import Run
 
 __all__ = ["MOST_LETTERS", "Change", "Notes", "check_tags", "one_line"]
 
@@ -21,11 +21,7 @@ Change = Callable[[Run], Mapping[str, Any]]
 
 
 class Notes:
-    """The notes on the runs of a store, each change signed by its author; `runs.stores.store.Store` documents them.
-
-    Args:
-        backend: The backend of the store.
-    """
+    """The notes on the runs of a store, each change signed by its author; `runs.Store` documents them."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -72,24 +68,13 @@ class Notes:
         return store.get(run.id)
 
     def signing(self, what: str) -> Change:
-        """Return the change that keeps who did something to a whole run.
-
-        Args:
-            what: What was done, such as `moved to the trash`.
-        """
+        """Return a change of the notes that records who did something, such as `moved to the trash`, to a run."""
         author = self._backend.store.author
         return lambda now: {"changes": [*now.changes, entry_of(author, what)][-MOST_CHANGES:]}
 
 
 def one_line(name: str) -> str:
-    """Return a display name with single spaces instead of white space and control characters.
-
-    Args:
-        name: The name as typed.
-
-    Raises:
-        FilterError: If it is too long.
-    """
+    """Return a display name with single spaces for white space and control characters; reject a long one."""
     name = " ".join("".join(c if c.isprintable() else " " for c in storable_text(name)).split())
     if len(name) > MOST_LETTERS:
         raise FilterError(
@@ -99,14 +84,7 @@ def one_line(name: str) -> str:
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Check new tags.
-
-    Args:
-        tags: The tags.
-
-    Raises:
-        FilterError: If one has other characters than letters, digits, `-` and `_`.
-    """
+    """Reject tags with other characters than letters, digits, `-` and `_`."""
     for tag in tags:
         if not re.fullmatch(r"[\w-]+", tag):
             raise FilterError(f"got the tag {tag!r}, expected letters, digits, - and _ only")

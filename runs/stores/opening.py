@@ -6,9 +6,9 @@ import os
 import re
 from pathlib import Path
 
-from observers.record.redaction import hide_user
-from runs.errors import StoreError, naming_os_errors
-from runs.stores.store import Store
+from sacristan.observers.record.redaction import hide_user
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.store import Store
 
 __all__ = ["open_store"]
 
@@ -40,7 +40,7 @@ def open_store(where: str | Path | None = None, *, create: bool = False, is_read
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
     if where.startswith(_SCHEMES):
-        from runs.stores.mongo.backend import MongoBackend
+        from sacristan.runs.stores.mongo.backend import MongoBackend
 
         url, _, prefix = where.partition("#")
         return Store(MongoBackend(url, prefix))
@@ -49,7 +49,7 @@ def open_store(where: str | Path | None = None, *, create: bool = False, is_read
     # A mistyped URL may hold a password.
     if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
         raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")
-    from runs.stores.folders.backend import FolderBackend
+    from sacristan.runs.stores.folders.backend import FolderBackend
 
     if create:
         with naming_os_errors(f"{where} cannot be made"):

@@ -1,4 +1,4 @@
-"""Threads that each hold a store open, because a store serves one thread."""
+"""Threads that each keep a store open, as a store serves one thread."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from runs.errors import StoreAwayError, StoreError
-from runs.stores.store import Store
+from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.stores.store import Store
 
 __all__ = ["StorePool"]
 
@@ -20,7 +20,6 @@ class StorePool:
     """A few threads, each with its own store, which it opens when it is first asked.
 
     Args:
-        open_store: Opens the store.
         num_threads: Number of questions that are answered at once; others wait.
 
     Attributes:
@@ -40,13 +39,9 @@ class StorePool:
         self._free: asyncio.PriorityQueue[tuple[int, ThreadPoolExecutor]] | None = None
 
     async def ask(self, question: Callable[[Store], Answer]) -> Answer:
-        """Ask a question in the thread of a store, and return the answer.
+        """Ask a question in the thread of a store and return the answer, or raise the question's error.
 
-        Args:
-            question: A function of the store. It may run while other threads ask their own stores.
-
-        Raises:
-            RunsError: If the store cannot be opened. Errors of the question are raised too.
+        Other threads may ask their own stores at the same time.
         """
         if self._free is None:
             # The first free thread is asked, so that few stores are opened, and its index is seldom old.
@@ -64,13 +59,7 @@ class StorePool:
     async def ask_within(self, question: Callable[[Store], Answer], timeout_s: float) -> Answer:
         """Ask a question that may take some seconds; while a late answer is awaited, further ones are refused.
 
-        Args:
-            question: See `ask`.
-            timeout_s: The seconds.
-
-        Raises:
-            StoreAwayError: If there is no answer within that time.
-            RunsError: As `ask` does.
+        StoreAwayError means that there was no answer in time.
         """
         if self._late is None:
             asked = asyncio.ensure_future(self.ask(question))

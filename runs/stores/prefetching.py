@@ -6,52 +6,28 @@ import itertools
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from runs.stores.run import Run
+from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
-    from observers.record.points.points import Series
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["each_series", "points_versions", "prefetch"]
 
 
 def prefetch(runs: Iterable[Run], names: Sequence[str]) -> None:
-    """Fetch fields of runs, so that each run need not ask its store.
-
-    Args:
-        runs: Runs of one or several stores.
-        names: See `runs.stores.store.Store.prefetch`.
-
-    Raises:
-        StoreError: If a store cannot be read.
-    """
+    """Fetch fields of runs, so that each run need not ask its store."""
     for store, of_store in itertools.groupby(runs, lambda run: run.store):
         store.prefetch(list(of_store), names)
 
 
 def each_series(runs: Iterable[Run], metric: str) -> Iterator[tuple[Run, Series]]:
-    """Yield each run with the points of a metric, one run at a time to save memory.
-
-    Args:
-        runs: Runs of one or several stores, each with the metric.
-        metric: Name of the metric.
-
-    Raises:
-        StoreError: If a run cannot be read, or lacks the metric.
-    """
+    """Yield each run with the points of a metric, one at a time to save memory; every run must have the metric."""
     for store, of_store in itertools.groupby(runs, lambda run: run.store):
         for run, series in store.each_series(list(of_store), metric):
             yield run, run.metric(metric) if series is None else series
 
 
 def points_versions(runs: Iterable[Run], metric: str) -> list[Hashable | None]:
-    """Return for each run a value that changes with the points of a metric; see `Store.points_versions`.
-
-    Args:
-        runs: Runs of one or several stores.
-        metric: Name of the metric.
-
-    Raises:
-        StoreError: If a store cannot be read.
-    """
+    """Return for each run a value that changes with the points of a metric; see `Store.points_versions`."""
     grouped = itertools.groupby(runs, lambda run: run.store)
     return [version for store, of_store in grouped for version in store.points_versions(list(of_store), metric)]

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runs.stores.content import Content, Medium
+from sacristan.runs.stores.content import Content, Medium
 
 if TYPE_CHECKING:
-    from observers.artifacts.version import ArtifactVersion
-    from observers.record.points.points import Series
+    from sacristan.observers.artifacts.version import ArtifactVersion
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["PARTS", "RecordReader"]
 
@@ -101,7 +101,7 @@ class RecordReader(abc.ABC):
 
     @abc.abstractmethod
     def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        """Return the media as recorded: each entry of `observers.record.schema` with its files.
+        """Return the media as recorded: each entry of `sacristan.observers.record.schema` with its files.
 
         Raises:
             StoreError: If an entry cannot be read.
@@ -113,7 +113,7 @@ class RecordReader(abc.ABC):
 
     @abc.abstractmethod
     def odd_values(self) -> bytes:
-        """Return logged values that are no numbers, as lines of JSON; see `observers.record.schema`."""
+        """Return logged values that are no numbers, as lines of JSON; see `sacristan.observers.record.schema`."""
 
     @abc.abstractmethod
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from runs.errors import StoreAwayError, StoreError
-from runs.query.flattening import dotted, mapping_of
-from runs.query.names import is_own
-from runs.stores.run import Run
+from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.query.flattening import dotted, mapping_of
+from sacristan.runs.query.names import is_own
+from sacristan.runs.stores.run import Run
 
 __all__ = ["DEFAULT_COLUMNS", "WHOLE_COLUMNS", "read_rows"]
 
@@ -21,20 +21,11 @@ WHOLE_COLUMNS = (*DEFAULT_COLUMNS, "config", "summary", "host")
 def read_rows(
     runs: Iterable[Run], columns: Sequence[str] | None = None
 ) -> tuple[list[tuple[Run, dict[str, Any]]], dict[str, str]]:
-    """Return runs as rows, so that no damaged run hides another.
+    """Return runs as rows, so that no damaged run hides another, and by id why a run cannot be read completely.
 
-    Args:
-        runs: The runs.
-        columns: Fields, short or full; by default `DEFAULT_COLUMNS`, the host, every entry of the config (`config.lr`)
-            and every statistic of the summary (`summary.val/loss.min`).
-
-    Returns:
-        Each run with its row, which lacks the unreadable parts, and by id why a run cannot be read completely. A run
-        that was removed meanwhile has no row.
-
-    Raises:
-        FilterError: If no run of the store has one of the columns.
-        StoreAwayError: If the store is away.
+    By default, the columns are `DEFAULT_COLUMNS`, the host, every entry of the config (`config.lr`) and every statistic
+    of the summary (`summary.val/loss.min`). Rows lack the unreadable parts; a run that was removed meanwhile has no
+    row.
     """
     rows, problems = [], {}
     for run in runs:

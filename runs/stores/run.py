@@ -10,21 +10,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from configs import Map
-from observers.record.identity import is_alive
-from runs.errors import StoreAwayError, StoreError
-from runs.query.flattening import entry_at, mappings_in
-from runs.query.names import full_name, is_own, unquoted
-from runs.query.texts import suggestion
-from runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
-from runs.stores.content import Content
-from runs.stores.record_reader import PARTS, RecordReader
+from sacristan.configs import Map
+from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.record.identity import is_alive
+from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.query.flattening import entry_at, mappings_in
+from sacristan.runs.query.names import full_name, is_own, unquoted
+from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.record_reader import PARTS, RecordReader
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from observers.record.points.points import Series
-    from runs.stores.authors import Author
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.authors import Author
 
 __all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "STEPS", "Run", "RunStore", "curves_in"]
 
@@ -47,14 +47,14 @@ def _is_curve(values: Any, steps: Any) -> bool:
 
 
 def _curve_in(info: Mapping[str, Any], name: str) -> Series | None:
-    from runs.stores.stock_sacred import series_of
+    from sacristan.runs.stores.stock_sacred import series_of
 
     values, steps = info.get(name), info.get(f"{name}{STEPS}")
     return series_of({"values": values, "steps": steps}, None) if _is_curve(values, steps) else None
 
 
 class RunStore(Protocol):
-    """The methods of `runs.stores.store.Store` that runs and backends call; `Store` itself imports both."""
+    """The methods of `sacristan.runs.stores.store.Store` that runs and backends call; `Store` itself imports both."""
 
     where: str
     on_progress: Callable[[str, int, int], None] | None
@@ -83,9 +83,9 @@ class RunStore(Protocol):
 class Run(RecordReader):
     """A past run. Nothing is loaded before you ask for it, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`runs.query.names`), None if the run lacks it. A setting or metric
-    that no run of the store has is an error; `run.get` returns None for it. A run shows the record as it was when the
-    run was found; `run.store.get(run.id)` reads it again.
+    `run["optimizer.lr"]` is any field by its name (`sacristan.runs.query.names`), None if the run lacks it. A setting
+    or metric that no run of the store has is an error; `run.get` returns None for it. A run shows the record as it was
+    when the run was found; `run.store.get(run.id)` reads it again.
 
     Attributes:
         store: The store that it was found in.
@@ -123,7 +123,7 @@ class Run(RecordReader):
 
     def _repr_html_(self) -> str:
         """Return the run as notebooks show it: head, curves, config and summary."""
-        from runs.drawing.forms import run_form
+        from sacristan.runs.drawing.forms import run_form
 
         return run_form(self)
 
@@ -285,7 +285,7 @@ class Run(RecordReader):
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The processes that wrote it, the last one last; empty for a single one. See `observers.record.resuming`."""
+        """The processes that wrote it, the last one last; empty for a single one (`observers/record/resuming.py`)."""
         sessions = mappings_in(self.document.get("sessions"))
         if sessions:
             # A killed process could not record its end.
@@ -306,7 +306,7 @@ class Run(RecordReader):
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """First, last, min, max and so on of every metric; see `observers.record.points.summaries.summarize`."""
+        """First, last, min, max and so on of every metric; see `observers/record/points/summaries.py`."""
         summary = self._read_part("summary")
         return {name: value for name, value in summary.items() if isinstance(value, dict)}
 
@@ -315,7 +315,7 @@ class Run(RecordReader):
         info = self._read_part("info")
         if not (names := sorted(set(curves_in(info)) - self.summary.keys())):
             return self.summary
-        from observers.record.points.summaries import summarize
+        from sacristan.observers.record.points.summaries import summarize
 
         curves = ((name, _curve_in(info, name)) for name in names)
         return {**self.summary, **{name: summarize(one.values, one.steps) for name, one in curves if one is not None}}
@@ -363,8 +363,8 @@ class Run(RecordReader):
         """Return the points of a metric.
 
         Args:
-            name: The metric; it may be quoted, see `runs.query.names`.
-            num_points: Maximum number of points, extremes kept; see `runs.query.decimation`. None for all.
+            name: The metric; it may be quoted, see `sacristan.runs.query.names`.
+            num_points: Maximum number of points, extremes kept; see `sacristan.runs.query.decimation`. None for all.
 
         Raises:
             StoreError: If there is no such metric.
@@ -373,11 +373,11 @@ class Run(RecordReader):
         reads = ((read, each) for read in (self._series, self._curve_in_info) for each in names)
         series = next((found for read, each in reads if (found := read(each)) is not None), None)
         if series is None:
-            hint = suggestion(name, self.metrics, f"there are: {', '.join(self.metrics) or 'none'}")
+            hint = word_suggestion(name, self.metrics)
             raise StoreError(f"run {self.id} has no metric {name!r}; {hint}")
         if num_points is None:
             return series
-        from runs.query.decimation import downsample
+        from sacristan.runs.query.decimation import downsample
 
         return downsample(series, num_points)
 
@@ -399,7 +399,7 @@ class Run(RecordReader):
         Raises:
             StoreError: If the run cannot be read.
         """
-        from runs.stores.epochs import epochs_at
+        from sacristan.runs.stores.epochs import epochs_at
 
         known = set(self.metrics)
         return epochs_at(lambda name: self.metric(name) if name in known else None, self.get, steps)
@@ -457,7 +457,7 @@ class Run(RecordReader):
 
     @property
     def reproductions(self) -> list[dict[str, Any]]:
-        """Verdicts on it, or on the run that it reproduces, oldest first; see `runs.rerun.reproducing`."""
+        """Verdicts on it, or on the run that it reproduces, oldest first; see `sacristan.runs.rerun.reproducing`."""
         return mappings_in(self.document.get("reproductions"))
 
     @property

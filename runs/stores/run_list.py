@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import SupportsIndex, overload
 
-from runs.errors import StoreError
-from runs.query.texts import count_text, list_text
-from runs.stores.run import Run
-from runs.stores.settings import telling_settings
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.texts import count_text, list_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import telling_settings
 
 __all__ = ["HANDFUL", "RunList", "census"]
 
@@ -36,19 +36,15 @@ class RunList(list[Run]):
         return self.as_html()
 
     def as_html(self, title: str = "") -> str:
-        """Return a table of the first runs as self-contained HTML.
-
-        Args:
-            title: A text above the table.
-        """
-        from runs.drawing.forms import runs_form  # imports numpy, which lists of runs do without
+        """Return a table of the first runs as self-contained HTML, below a title."""
+        from sacristan.runs.drawing.forms import runs_form  # imports numpy, which lists of runs do without
 
         listed = [run.listed() for run in self]
         return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)
 
 
 def census(runs: Sequence[Run]) -> str:
-    """Return how many runs there are and, of more than a handful, which: `9 runs (8 COMPLETED, 1 FAILED) of digits`."""
+    """Count runs and, if they are more than a handful, say which: `9 runs (8 COMPLETED, 1 FAILED) of digits`."""
     number = count_text(len(runs), "run")
     if len(runs) <= HANDFUL:
         return number

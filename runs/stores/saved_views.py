@@ -1,4 +1,4 @@
-"""Named views of the runs of a store, which people save to come back to them: private or shared ones."""
+"""Saved views of the runs of a store, private or shared."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import ChangedError, FilterError
+from sacristan.runs.errors import ChangedError, FilterError
 
 if TYPE_CHECKING:
-    from runs.stores.backend import Backend
+    from sacristan.runs.stores.backend import Backend
 
 __all__ = ["SavedView", "SavedViews"]
 
@@ -23,7 +23,6 @@ class SavedView:
     """A view with a name.
 
     Attributes:
-        name: Its name.
         query: The query of its URL on the board.
         owner: The user whose private view it is; empty for a shared one.
         default_since: When it became the default one, in ISO 8601; empty if it is not. The last one counts.
@@ -46,11 +45,7 @@ class SavedView:
 
     @classmethod
     def of(cls, document: Any) -> SavedView | None:
-        """Return the view of a document; None if it is damaged.
-
-        Args:
-            document: What a store holds.
-        """
+        """Return the view of a document; None if it is damaged."""
         names = [field.name for field in dataclasses.fields(cls)]
         if not isinstance(document, Mapping) or not all(isinstance(document.get(name), str) for name in names):
             return None
@@ -61,42 +56,25 @@ class SavedViews:
     """The named views of a store.
 
     Every method raises StoreError if the folder or the database cannot be read or written.
-
-    Args:
-        backend: The folder or the database.
     """
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def visible(self, user: str) -> list[SavedView]:
-        """Return the shared views and those of a user, by name.
-
-        Args:
-            user: The user.
-        """
+        """Return the shared views and those of a user, by name."""
         found = [view for view in map(SavedView.of, self._backend.views()) if view and view.owner in ("", user)]
         return sorted(found, key=lambda view: (view.name.casefold(), view.owner))[:_MAX_VIEWS]
 
     def default(self, user: str) -> SavedView | None:
-        """Return the view that opens first: the user's own default, else the shared one; None without any.
-
-        Args:
-            user: The user.
-        """
+        """Return the view that opens first: the user's own default, else the shared one, else None."""
         chosen = [view for view in self.visible(user) if view.default_since]
         return max(chosen, key=lambda view: (view.owner != "", view.default_since), default=None)
 
     def save(self, view: SavedView, seen: str = "") -> None:
-        """Save a view.
+        """Save a view in place of the version `seen`; empty for a new view.
 
-        Args:
-            view: The view.
-            seen: The version that it replaces; empty for a new view.
-
-        Raises:
-            FilterError: If its name or its query is invalid.
-            ChangedError: If there is another version than `seen` under its name; it stays.
+        ChangedError means that another version is stored under its name; it stays.
         """
         if not 0 < len(view.name) <= _MAX_NAME or not view.name.isprintable() or view.name != view.name.strip():
             raise FilterError(f"got the name {view.name[:100]!r}, expected 1 to {_MAX_NAME} printable characters")
@@ -105,14 +83,7 @@ class SavedViews:
         self._backend.write_view(view.key, dataclasses.asdict(view), lambda now: _check(view, now, seen))
 
     def remove(self, view: SavedView) -> None:
-        """Remove a view.
-
-        Args:
-            view: The view as it was read.
-
-        Raises:
-            ChangedError: If it is another by now; it stays.
-        """
+        """Remove a view; ChangedError means that it has changed since it was read, and stays."""
         self._backend.write_view(view.key, None, lambda now: _check(view, now, view.version))
 
 

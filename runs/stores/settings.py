@@ -9,11 +9,11 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from runs.errors import StoreError
-from runs.query.flattening import dotted, list_of, mapping_of, mappings_in, shallowest
-from runs.query.names import SWEEP, full_name, short_name
-from runs.stores.prefetching import prefetch
-from runs.stores.run import Run
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in, shallowest
+from sacristan.runs.query.names import SWEEP, full_name, short_name
+from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.run import Run
 
 __all__ = [
     "differing",
@@ -46,13 +46,9 @@ _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 
 def identity(value: Any) -> tuple[str, Any]:
-    """Return a hashable form of a value that is equal for equal values.
+    """Return a hashable form of a JSON value that is equal for equal values.
 
-    Args:
-        value: A JSON value. 1 equals 1.0, 1 does not equal True, NaN equals NaN; lists compare by their items.
-
-    Returns:
-        A kind, and a value of that kind.
+    1 equals 1.0, 1 does not equal True, NaN equals NaN; lists compare by their items.
     """
     if isinstance(value, bool) or value is None:
         return type(value).__name__, value
@@ -68,14 +64,7 @@ def identity(value: Any) -> tuple[str, Any]:
 
 
 def fingerprint(value: Any) -> tuple[str, Any]:
-    """Return a short hashable form of a value that is equal for equal values.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        Its `identity`; for a list or mapping of 10,000 characters or more, a digest of its JSON.
-    """
+    """Return the `identity` of a JSON value, or a digest of a list or mapping of 10,000 characters or more."""
     if not isinstance(value, Mapping | list | tuple) or not value:
         return identity(value)
     text = json.dumps(value, sort_keys=True, default=repr)
@@ -83,14 +72,7 @@ def fingerprint(value: Any) -> tuple[str, Any]:
 
 
 def show(value: Any) -> str:
-    """Return a value as short text, in the spelling of filters.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        At most 60 characters; an ellipsis marks the rest.
-    """
+    """Return a value as text of at most 60 characters, in the spelling of filters."""
     if isinstance(value, str):
         # Quote a text that looks like a number, or has several words.
         text = value if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else repr(value)
@@ -104,17 +86,12 @@ def show(value: Any) -> str:
 
 
 def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None = None) -> list[str]:
-    """Return the entries in which the configs of runs differ.
+    """Return the entries in which the configs of runs differ, sorted and without `config.`.
 
-    Args:
-        runs: The runs.
-        without: Names to leave out, with entries below them and copies of them: `seed` also leaves out `model.seed`,
-            and `optimizer.lr` an `lr` with the same values; `optimizer.name` does not leave out `data.name`.
-        most: Maximum number of entries to compare in each config, those with the fewest dots first; None for all.
-
-    Returns:
-        Names without `config.`, sorted. Of entries with the same last part and the same values in every run, such as
-        `lr` and `optimizer.lr`, the shortest is listed.
+    `without` also leaves out entries below a name and copies of it: `seed` leaves out `model.seed`, and `optimizer.lr`
+    an `lr` with the same values; `optimizer.name` does not leave out `data.name`. Of entries with the same last part
+    and the same values in every run, such as `lr` and `optimizer.lr`, the shortest is listed. `most` limits the entries
+    compared in each config to those with the fewest dots.
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
@@ -141,7 +118,7 @@ def _values(rows: Sequence[Mapping[str, Any]], name: str) -> tuple[Hashable, ...
 
 
 def _is_copy(name: str, values: tuple[Hashable, ...], other: str, rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Tell whether an entry is another one, lies below it, or copies it."""
+    """Tell whether an entry is `other`, lies below it, or copies it."""
     last = name.rpartition(".")[2]
     if other in (name, last) or name.startswith(f"{other}."):
         return True
@@ -149,14 +126,7 @@ def _is_copy(name: str, values: tuple[Hashable, ...], other: str, rows: Sequence
 
 
 def plain_config(run: Run) -> Mapping[str, Any]:
-    """Return the config of a run without the cost of a `Map`.
-
-    Args:
-        run: The run.
-
-    Raises:
-        StoreError: If it cannot be read, unless the run is listed; see `Run.listed`.
-    """
+    """Return the config of a run without the cost of a `Map`."""
     config = run.get("config")
     return config if isinstance(config, Mapping) else run.config
 
@@ -176,14 +146,10 @@ def _are_different(values: Sequence[Any]) -> bool:
 
 
 def settings(runs: Sequence[Run]) -> list[str]:
-    """Return the settings that distinguish runs.
+    """Return the short names of the settings that distinguish runs: fewest dots first, the seed last.
 
-    Args:
-        runs: The runs. Trials of one sweep are distinguished by its parameters alone.
-
-    Returns:
-        Short names, those with the fewest dots first, and the seed last. A setting counts if it differs among the runs
-        that have it; seeds that Sacred derives from the seed do not count.
+    A setting counts if it differs among the runs that have it; seeds that Sacred derives from the seed do not. Trials
+    of one sweep are distinguished by its parameters alone.
     """
     prefetch(runs, _READ)
     rows = [_entries(plain_config(run), _MAX_TELLING) for run in runs]
@@ -197,14 +163,9 @@ def settings(runs: Sequence[Run]) -> list[str]:
 
 
 def origins(run: Run) -> dict[str, str]:
-    """Return who set each entry of a config that is not at its default.
+    """Return who set each entry of a config that is not at its default, typed entries first.
 
-    Args:
-        run: The run.
-
-    Returns:
-        Origins by dotted name, typed entries first. A run whose record has no origins, such as one of stock Sacred, has
-        only the typed entries.
+    A run whose record has no origins, such as one of stock Sacred, has only the typed entries.
     """
     found: dict[str, str] = {}
     for group in mappings_in(run.get("meta.origins")):
@@ -214,15 +175,10 @@ def origins(run: Run) -> dict[str, str]:
 
 
 def telling_settings(runs: Sequence[Run], most: int = _MAX_SETTINGS) -> list[str]:
-    """Return the settings to show in a list of runs.
+    """Return the short names of the settings to show in a list of runs, the seed last.
 
-    Args:
-        runs: The runs. Those whose config cannot be read are ignored.
-        most: Maximum number of settings, unless the runs are of one sweep.
-
-    Returns:
-        Short names: all parameters that differ in a sweep, else the settings that differ, first those that most runs
-        set on the command line, then those that most runs set otherwise, and the seed last.
+    In a sweep, these are all parameters that differ; else up to `most` settings that differ, first those that most runs
+    set on the command line, then those that most runs set otherwise. Runs whose config cannot be read are ignored.
     """
     prefetch(runs, (*_READ, "meta.origins", "meta.config_updates"))
     readable = list(filter(_has_config, runs))
@@ -247,14 +203,7 @@ def _has_config(run: Run) -> bool:
 
 
 def parameters(runs: Sequence[Run]) -> list[str]:
-    """Return the parameters of the sweep that all the runs are trials of.
-
-    Args:
-        runs: The runs.
-
-    Returns:
-        Names of entries of the config, sorted, without the seed; none if the runs are not trials of one sweep.
-    """
+    """Return the sorted parameters, without the seed, of the sweep that all runs are trials of; none without one."""
     sweeps = {run.get(SWEEP) for run in runs}
     if len(sweeps) != 1 or None in sweeps:
         return []
@@ -264,25 +213,16 @@ def parameters(runs: Sequence[Run]) -> list[str]:
 
 
 def title_of(run: Run) -> str:
-    """Return what a legend calls a run: `run 3`, or `wider (run 3)` if people named it; a long name is cut.
-
-    Args:
-        run: The run.
-    """
+    """Return the name of a run in legends: `run 3`, or `wider (run 3)` if people named it; a long name is cut."""
     name = run.display_name
     short = name if len(name) <= _MAX_TITLE else f"{name[: _MAX_TITLE - 1]}…"
     return f"{short} (run {run.id})" if name else f"run {run.id}"
 
 
 def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return a label for every run: its id, and the settings that distinguish it.
+    """Return a label of at most 60 characters for every run: its title and the settings that distinguish it.
 
-    Args:
-        runs: The runs, which a legend or table names.
-
-    Returns:
-        Labels of at most 60 characters by run, such as `run 3: lr=0.1, seed=2`, or `wider (run 3): lr=0.1` for a run
-        with a display name.
+    For example, `run 3: lr=0.1, seed=2`, or `wider (run 3): lr=0.1` for a run with a display name.
     """
     prefetch(runs, ["display_name"])
     names = settings(runs)[:_MAX_NAMES]

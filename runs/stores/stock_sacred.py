@@ -1,4 +1,4 @@
-"""Metrics as stock Sacred records them, in files and in MongoDB; among their values may be anything."""
+"""Metrics as stock Sacred records them, in files and in MongoDB; their values may be of any type."""
 
 from __future__ import annotations
 
@@ -10,22 +10,16 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from observers.record.points.points import TICKS_PER_S, Series
-from runs.query.times import time_of
+from sacristan.observers.record.points.points import TICKS_PER_S, Series
+from sacristan.runs.query.times import time_of
 
 __all__ = ["other_values", "series_of"]
 
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
-    """Return the points of a metric in Sacred's form.
+    """Return the points of a metric in Sacred's form that are numbers or missing; None if the entry is no metric.
 
-    Args:
-        entry: A mapping of `steps`, `values` and `timestamps`, each a list or an array of numpy; a foreign record may
-            hold anything.
-        start: When the run started, without a zone; without it, the times are NaN.
-
-    Returns:
-        The points whose values are numbers, or missing; None if the entry is no metric.
+    A foreign record may hold anything. `start` has no zone; without it, the times are NaN.
     """
     if not isinstance(entry, Mapping) or not _is_array(entry.get("values")):
         return None
@@ -38,12 +32,7 @@ def series_of(entry: Any, start: datetime | None) -> Series | None:
 
 
 def other_values(metrics: Mapping[str, Any], start: datetime | None) -> bytes:
-    """Return the values that are no numbers, as lines of JSON in the form of `observers.record.schema.VALUES`.
-
-    Args:
-        metrics: Metrics in Sacred's form, by name.
-        start: When the run started; see `series_of`.
-    """
+    """Return the values that are not numbers, as lines of JSON in the form of `VALUES` of the schema."""
     return b"".join(
         json.dumps({"name": name, **row}, default=str).encode() + b"\n"
         for name, entry in metrics.items()
@@ -60,10 +49,10 @@ def _other_rows(entry: Mapping[str, Any], start: datetime | None) -> Iterator[di
     ticks = np.rint(np.nan_to_num(series.times) * TICKS_PER_S).astype(np.int64)
     for place in np.flatnonzero(~is_number[: len(series)]).tolist():
         step, after = series.steps[place].item(), int(is_number[:place].sum())
-        yield {"step": step, "time": int(ticks[place]), "value": _plain(entry["values"][place]), "after": after}
+        yield {"step": step, "time": int(ticks[place]), "value": _as_python(entry["values"][place]), "after": after}
 
 
-def _plain(value: Any) -> Any:
+def _as_python(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
@@ -74,14 +63,14 @@ def _are_numbers(values: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 
 def _is_number(value: Any) -> bool:
-    """Tell whether a value is a number that a float can hold, or missing."""
+    """Tell whether a value is missing or a number that fits a float."""
     if isinstance(value, int):
         return abs(value) < 2**1023
     return value is None or isinstance(value, float | np.integer | np.floating)
 
 
 def _all_of(entry: Mapping[str, Any], start: datetime | None) -> Series:
-    """Return all points, with NaN for values that are no numbers."""
+    """Return all points, with NaN for values that are not numbers."""
     values = _numbers(entry["values"]).astype(np.float64)
     recorded, stamps = entry.get("steps"), entry.get("timestamps")
     steps = _steps(recorded) if _is_array(recorded) and len(recorded) else np.arange(len(values))
@@ -112,7 +101,7 @@ def _numbers(values: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 
 def _seconds(stamps: Sequence[Any] | np.ndarray, start: datetime) -> np.ndarray:
-    """Return times (n,) as seconds since the start; NaN for values that are no times."""
+    """Return times (n,) as seconds since the start, NaN for values that are not times."""
     if isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
         return (stamps.astype("M8[us]") - np.datetime64(start, "us")).astype(np.int64) / 1e6
     times = (stamp if isinstance(stamp, datetime) else time_of(stamp) for stamp in list(stamps))

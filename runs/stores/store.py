@@ -8,29 +8,29 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from runs.drawing.markup import escape
-from runs.errors import FilterError, StoreError
-from runs.query.filters import Question, names_in, parse_filter
-from runs.query.names import COMMON_FIELDS
-from runs.stores.authors import Author
-from runs.stores.backend import Backend
-from runs.stores.changes import Copied, Discarded, Removed, StagedRun, explaining_failure
-from runs.stores.field_names import FieldNames, require_searchable
-from runs.stores.lookup import find_run, find_runs
-from runs.stores.notes import Notes
-from runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
-from runs.stores.run import Run
-from runs.stores.run_list import RunList
-from runs.stores.saved_views import SavedViews
-from runs.stores.trash import Trash
-from runs.stores.watching import NEWEST_FIRST, watch_runs
+from sacristan.runs.drawing.markup import escape
+from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs.query.filters import Question, names_in, parse_filter
+from sacristan.runs.query.names import COMMON_FIELDS
+from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun, explaining_failure
+from sacristan.runs.stores.field_names import FieldNames, require_searchable
+from sacristan.runs.stores.lookup import find_run, find_runs
+from sacristan.runs.stores.notes import Notes
+from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run_list import RunList
+from sacristan.runs.stores.saved_views import SavedViews
+from sacristan.runs.stores.trash import Trash
+from sacristan.runs.stores.watching import NEWEST_FIRST, watch_runs
 
 if TYPE_CHECKING:
     import pandas
 
-    from observers.artifacts.store import Lineage as ArtifactLineage
-    from observers.record.points.points import Series
-    from runs.stores.content import StoredArtifact
+    from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Store"]
 
@@ -131,8 +131,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 and a value; or the triple `("optimizer.lr", "<", 1e-3)`; a list of conditions, which must all hold; a
                 document as in MongoDB, `{"config.optimizer.lr": {"$lt": 1e-3}}`; `runs.Words("...")` for a text
                 search; None for all runs. Fields are entries of the config, statistics of metrics (`val/loss.min`),
-                and `status`, `start`, `duration` (seconds) and so on; see `runs.query.names`. A name with spaces or
-                operators stands between backticks: "`AP@IoU=0.5.max`>0.3".
+                and `status`, `start`, `duration` (seconds) and so on; see `sacristan.runs.query.names`. A name with
+                spaces or operators stands between backticks: "`AP@IoU=0.5.max`>0.3".
             sort: A field, prefixed with `-` for descending order. Numbers come before texts; runs without the field,
                 or with a NaN, come last in either direction. None sorts by id.
             limit: Maximum number of runs.
@@ -230,7 +230,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: As `find` does.
         """
-        from runs.stores.frames import run_frame
+        from sacristan.runs.stores.frames import run_frame
 
         return run_frame(self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns), columns)
 
@@ -258,7 +258,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             FilterError: As `find` does.
             StoreError: If no run has one of the metrics, or one cannot be read.
         """
-        from runs.stores.frames import curve_frame
+        from sacristan.runs.stores.frames import curve_frame
 
         names = [names] if isinstance(names, str) else list(names)
         return curve_frame([run.listed() for run in self.find(where, sort, limit)], names, num_points)
@@ -398,7 +398,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
         Args:
             run: The run.
-            entry: The verdict, as `runs.rerun.reproducing` makes it.
+            entry: The verdict, as `sacristan.runs.rerun.reproducing` makes it.
         """
         return self._notes.note_reproduction(run, entry)
 
@@ -412,7 +412,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         no remaining run names it and nothing touched it for an hour, as a starting run may be about to name it.
         Versions of artifacts have their own names, and stay.
 
-        Other stores keep their copy of a run, and `runs sync` does not bring it back.
+        Other stores keep their copy of a run, and `sacristan sync` does not bring it back.
 
         Args:
             runs: Runs of this store.

@@ -6,22 +6,17 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from runs.errors import RunNotFoundError, StoreError
-from runs.stores.backend import Backend
-from runs.stores.changes import GRACE_S, Discarded, Removed
-from runs.stores.notes import Notes
-from runs.stores.run import Run
+from sacristan.runs.errors import RunNotFoundError, StoreError
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.changes import GRACE_S, Discarded, Removed
+from sacristan.runs.stores.notes import Notes
+from sacristan.runs.stores.run import Run
 
 __all__ = ["Trash"]
 
 
 class Trash:
-    """The trash of a store; `runs.stores.store.Store` documents its operations.
-
-    Args:
-        backend: The backend of the store.
-        notes: Notes on its runs, which keep who discards and restores them.
-    """
+    """The trash of a store; `sacristan.runs.stores.store.Store` documents its operations."""
 
     def __init__(self, backend: Backend, notes: Notes) -> None:
         self._backend = backend
@@ -63,17 +58,17 @@ class Trash:
         return run
 
     def _find(self, text: str) -> tuple[Discarded, Any]:
-        """Return the run in the trash that an id or the beginning of a uid means, with its place."""
+        """Return the run in the trash with an id or the beginning of a uid, and its place."""
         listed = self._backend.trash()
         found = [pair for pair in listed if pair[0].id == text][:1]
         found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
         if len(found) != 1:
             why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
-            raise RunNotFoundError(f"{why} in the trash of {self._backend.where}; list it with: python -m runs restore")
+            raise RunNotFoundError(f"{why} in the trash of {self._backend.where}; list it with: sacristan restore")
         return found[0]
 
     def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
-        """Remove runs, unless one of them is running; return their ids."""
+        """Remove runs and return their ids; none is removed if one of them is running."""
         chosen = list({run.id: self._same(run) for run in runs}.values())
         for run in chosen:
             if run.is_living:

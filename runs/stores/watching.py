@@ -1,4 +1,4 @@
-"""Watching the newest runs of a store: each one that is new or has changed, as it happens."""
+"""Watching a store for new and changed runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from runs.query.filters import Question
-from runs.stores.backend import Backend
-from runs.stores.run import Run
+from sacristan.runs.query.filters import Question
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.run import Run
 
 __all__ = ["NEWEST_FIRST", "watch_runs"]
 
@@ -18,13 +18,7 @@ _MAX_WATCHED = 200
 
 
 def watch_runs(backend: Backend, filter: Any, interval_s: float) -> Iterator[Run]:
-    """Yield every run that is new or has changed, for ever; see `Store.watch`.
-
-    Args:
-        backend: The backend of the store.
-        filter: A filter of runs, which the first check validates.
-        interval_s: Seconds between two checks.
-    """
+    """Yield every run that is new or has changed, for ever, checking every `interval_s`; see `Store.watch`."""
     runs = backend.store.find(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
     question = Question.of(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
     seen: dict[str, tuple[Any, ...]] = {}

@@ -2,7 +2,7 @@
 
 Each run is first written into a scratch store, with all that names a person, a machine or a place replaced in records,
 output, sources, the diff, media, notes and artifacts. Any exporter then writes from that store. What it wrote appears
-only after every byte of it was searched for the words (`runs.transfer.hidden_words`).
+only after every byte of it was searched for the words (`sacristan.runs.transfer.hidden_words`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.drawing.output_file import check_output, is_stream
-from runs.errors import StoreError, naming_os_errors
-from runs.stores.opening import open_store
-from runs.stores.run import Run
-from runs.transfer.anonymous_run import AnonymousRun
-from runs.transfer.hidden_words import HiddenWords
-from runs.transfer.identifying_words import IdentifyingWords
-from runs.transfer.staging import publish, staging_beside
-from runs.transfer.unloading import unload
+from sacristan.runs.drawing.output_file import check_output, is_stream
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.anonymous_run import AnonymousRun
+from sacristan.runs.transfer.hidden_words import HiddenWords
+from sacristan.runs.transfer.identifying_words import IdentifyingWords
+from sacristan.runs.transfer.staging import publish, staging_beside
+from sacristan.runs.transfer.unloading import unload
 
 __all__ = ["UNPROVEN", "AnonymousRuns", "anonymised"]
 
@@ -39,8 +39,6 @@ class AnonymousRuns:
     """Runs without the words, and where to export them to.
 
     Attributes:
-        runs: The runs, in a scratch store, with the ids 1, 2, ... in the order of the originals.
-        place: The file or folder to write.
         common: Names of accounts and machines that are common words: they were removed from their own fields only.
         left_out: A sentence for each part that could not be kept.
         replacements: What is written instead of each word.
@@ -55,12 +53,12 @@ class AnonymousRuns:
 
     @property
     def unsearched(self) -> dict[str, int]:
-        """What of the output was not searched, such as `pixels`, with the number of files; known after the block."""
+        """Parts of the output that were not searched, such as `pixels`, with the number of files; set at the end."""
         return dict(sorted(self._hidden.unsearched.items()))
 
     @property
     def removed(self) -> dict[str, int]:
-        """What was removed from texts, as it holds words in a form that cannot be replaced, and how often."""
+        """How often each kind of text was removed, as it contains words in a form that cannot be replaced."""
         return dict(self._hidden.removed)
 
     @property
@@ -69,11 +67,7 @@ class AnonymousRuns:
         return {word: (self.replacements[word], count) for word, count in sorted(self._hidden.counts.items())}
 
     def name(self, name: str) -> str:
-        """Return what the name of a field or a metric became.
-
-        Args:
-            name: Its name in the originals.
-        """
+        """Return what a field or metric of the originals is called in the output."""
         return self._hidden.text(name)
 
 
@@ -90,26 +84,6 @@ def anonymised(
 
     The block writes the runs to a place beside the output. When it ends, every byte there is searched, and the output
     appears, with the list of what was replaced beside it: `OUTPUT.replaced.json`.
-
-    Args:
-        runs: Runs that have ended, of any stores.
-        output: The file, or the folder, which must be new or empty.
-        hide: Further words to hide, as whole words in any case.
-        keep: Names that need not be hidden, and files, also as patterns such as `*.pdf`, that are exported though they
-            cannot be searched.
-        overwrite: Whether to replace an existing file.
-
-    Yields:
-        The anonymous runs and the place.
-
-    Raises:
-        StoreError: If a run is running or cannot be read, the output cannot be written, a word is left in it, or a
-            name is also one of the run's settings, metrics or sources. Then nothing is written.
-
-    Example:
-        with open_store("my_runs") as store, anonymised(store.find(), "review.zip", ["our-project"]) as anonymous:
-            export_runs(anonymous.runs, anonymous.place)
-        print(anonymous.replaced, anonymous.common, anonymous.left_out)
     """
     output = Path(output)
     _check_place(output, overwrite=overwrite)
@@ -161,7 +135,7 @@ def _words_of(runs: Sequence[Run], hide: Sequence[str], keep: Sequence[str]) -> 
 
 
 def _write_list(path: Path, runs: Sequence[Run], anonymous: AnonymousRuns) -> Path:
-    """Write for the authors, and for nobody else, what stands for what."""
+    """Write the list of replacements for the authors, and for nobody else."""
     document: dict[str, Any] = {
         "runs": {str(number): run.id for number, run in enumerate(runs, 1)},
         "replaced": {word: {"by": by, "times": count} for word, (by, count) in anonymous.replaced.items()},

@@ -1,4 +1,4 @@
-"""A run as it is read with the words replaced that name people, machines and places."""
+"""A run that is read with the words replaced that name people, machines and places."""
 
 from __future__ import annotations
 
@@ -10,26 +10,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
-from observers.record.points.points import Series
-from runs.errors import StoreError
-from runs.stores.content import Content, Medium
-from runs.stores.folders.adding import RELATIONS
-from runs.stores.run import Run
-from runs.transfer.hidden_words import HiddenWords
-from runs.transfer.packed_files import MOST_BYTES
-from runs.transfer.unloading import uid_of
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.content import Content, Medium
+from sacristan.runs.stores.folders.adding import RELATIONS
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.hidden_words import HiddenWords
+from sacristan.runs.transfer.packed_files import MOST_BYTES
+from sacristan.runs.transfer.unloading import uid_of
 
 __all__ = ["AnonymousRun"]
 
 
 class AnonymousRun(Run):
-    """A run that is read without the words to hide.
-
-    Args:
-        run: The run.
-        hidden: The words.
-        left_out: Gets a sentence for each part that is left out.
-    """
+    """A run that is read without the words to hide; `left_out` gets a sentence for each part that is left out."""
 
     def __init__(self, run: Run, hidden: HiddenWords, left_out: list[str]) -> None:
         store: Any = SimpleNamespace(where="anonymous", check_field=lambda name: None, tell=lambda *_: None)
@@ -135,7 +129,7 @@ class AnonymousRun(Run):
 
 
 def _bounded(content: Content) -> bytes | None:
-    """Return the bytes of a content, which are checked; None if they are too many."""
+    """Return the checked bytes of a content; None if they are too many."""
     pieces, size = list[bytes](), 0
     for piece in content.pieces():
         size += len(piece)

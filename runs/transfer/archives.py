@@ -21,18 +21,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from observers.record.json_text import parse_json
-from observers.record.safe_paths import relative_path
-from observers.record.schema import RUN
-from runs.drawing.output_file import check_output
-from runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors
-from runs.stores.changes import Copied
-from runs.stores.opening import open_store
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.transfer.research_crate import METADATA, check_extra, described
-from runs.transfer.staging import publish, staging_beside
-from runs.transfer.unloading import unload
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.schema import RUN
+from sacristan.runs.drawing.output_file import check_output
+from sacristan.runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors
+from sacristan.runs.stores.changes import Copied
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.research_crate import METADATA, check_extra, described
+from sacristan.runs.transfer.staging import publish, staging_beside
+from sacristan.runs.transfer.unloading import unload
 
 __all__ = ["export_runs", "import_runs"]
 
@@ -163,7 +163,7 @@ def _info(name: str) -> zipfile.ZipInfo:
 
 
 def _is_member(name: str, folders: set[str]) -> bool:
-    """Tell whether an archive may have a member of this name, beside or in the folders of its runs."""
+    """Tell whether an archive may have a member of this name: in or beside the folders of its runs."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -266,7 +266,7 @@ def _check_kind(path: Path, info: zipfile.ZipInfo) -> None:
 def _manifest(path: Path, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> dict[str, Any]:
     info = members.pop(MANIFEST, None)
     if info is None:
-        _refuse(path, f"it has no {MANIFEST}; it was not made by: python -m runs export")
+        _refuse(path, f"it has no {MANIFEST}; it was not made by: sacristan export")
     if info.file_size > MAX_MANIFEST_BYTES:
         _refuse(path, f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
     try:

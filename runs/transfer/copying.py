@@ -6,11 +6,11 @@ copying it twice makes one copy.
 
 from __future__ import annotations
 
-from runs.errors import StoreError
-from runs.stores.changes import Copied
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.transfer.unloading import unload
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.changes import Copied
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.unloading import unload
 
 __all__ = ["Copied", "copy"]
 

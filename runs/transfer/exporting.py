@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
-from runs.errors import FilterError, RunsError, StoreAwayError
-from runs.query.texts import suggestion
-from runs.stores.run import Run
-from runs.transfer.targets import TARGETS, target_of
-from runs.transfer.targets.target import Target, key_of, state_of
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import FilterError, RunsError, StoreAwayError
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.targets import TARGETS, target_of
+from sacristan.runs.transfer.targets.target import Target, key_of, state_of
 
 __all__ = ["ExportedRun", "export_to"]
 
@@ -37,8 +37,8 @@ class ExportedRun:
 def export_to(runs: Sequence[Run], output: str | Path, kind: str, *, is_moved: bool = False) -> Iterator[ExportedRun]:
     """Write runs to another tracker, one by one, with their original times and steps; one that fails hides no others.
 
-    Exporting again adds nothing, and completes what was interrupted. `runs.transfer.targets` lists what each tracker
-    cannot hold.
+    Exporting again adds nothing, and completes what was interrupted. `sacristan.runs.transfer.targets` lists what each
+    tracker cannot hold.
 
     Args:
         runs: Runs of any stores.
@@ -61,7 +61,8 @@ def export_to(runs: Sequence[Run], output: str | Path, kind: str, *, is_moved: b
     """
     if kind not in TARGETS:
         kinds = ", ".join(TARGETS)
-        raise FilterError(f"got the kind {kind!r}, expected one of {kinds}; {suggestion(kind, TARGETS, 'choose one')}")
+        hint = word_suggestion(kind, TARGETS, "choose one")
+        raise FilterError(f"got the kind {kind!r}, expected one of {kinds}; {hint}")
     with target_of(kind).open_target(str(output)) as target:
         for number, run in enumerate(runs):
             run.store.tell("exporting runs", number, len(runs))

@@ -8,10 +8,11 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from observers.record.atomic_file import replacing
-from observers.record.safe_paths import relative_path
-from runs.errors import StoreError, naming_os_errors
-from runs.stores.content import Content
+from sacristan.configs.map import abbreviated
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.content import Content
 
 __all__ = ["Fetched", "choose", "fetch", "length_of"]
 
@@ -30,18 +31,10 @@ class Fetched:
 
 
 def choose(contents: Mapping[str, Content], names: Sequence[str]) -> list[Content]:
-    """Return contents by name.
-
-    Args:
-        contents: The contents to choose from.
-        names: The names; all contents if empty.
-
-    Raises:
-        StoreError: If a name is unknown.
-    """
+    """Return contents by name, all of them if no names are given; an unknown name is a StoreError."""
     for name in names:
         if name not in contents:
-            known = ", ".join(map(repr, sorted(contents)[:10])) + (", ..." if len(contents) > 10 else "")
+            known = abbreviated(map(repr, sorted(contents)))
             raise StoreError(f"got the file name {name!r}, expected one of: {known or 'none, the run has no files'}")
     return [contents[name] for name in names or contents]
 

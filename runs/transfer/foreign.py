@@ -22,16 +22,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
-from runs.query.filters import Question
-from runs.query.flattening import mapping_of
-from runs.stores.notes import check_tags
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.transfer.imported_record import StagedImport, start_of
-from runs.transfer.trackers import reader_for
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_plain
-from runs.transfer.trackers.source_files import is_incomplete
+from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.stores.notes import check_tags
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.imported_record import StagedImport, start_of
+from sacristan.runs.transfer.trackers import reader_for
+from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_json
+from sacristan.runs.transfer.trackers.source_files import is_incomplete
 
 __all__ = ["ImportedRun", "import_foreign"]
 
@@ -70,7 +70,7 @@ def import_foreign(
     Args:
         path: The file or folder.
         store: The store to import into.
-        kind: The tracker, see `runs.transfer.trackers.READERS`; None to look at the path.
+        kind: The tracker, see `sacristan.runs.transfer.trackers.READERS`; None to look at the path.
         tags: Tags for the imported runs.
         dry: Whether to read everything and write nothing.
 
@@ -167,7 +167,7 @@ class _Import:
     def _same(
         self, run: ForeignRun, found: Found, present: Run | None, content: str
     ) -> tuple[str | None, tuple[str, ...]]:
-        """Return the id of the run in the store that has all of a run, None for none; and what to say about it."""
+        """Return the id of the run in the store that contains all of a run, or None; and a remark on it."""
         if present is not None:
             imported = mapping_of(present.document.get("imported"))
             if content == imported.get("content"):
@@ -193,7 +193,7 @@ def _num_points(run: Run) -> int:
 
 
 def _is_part(run: ForeignRun, found: Found, present: Run) -> bool:
-    """Tell whether the store has all points of a run and more, as where a backup or a damaged copy is imported."""
+    """Tell whether the store has all points of a run and more, as when a backup or a damaged copy is imported."""
     names = set(present.metrics)
     for curve in run.curves:
         series = present.metric(curve.name) if curve.name in names else None
@@ -224,7 +224,7 @@ def _failed(found: Found, reason: str) -> ImportedRun:
 def _read(found: Found) -> ForeignRun:
     try:
         run = found.read()
-        run.config, run.info = as_plain({"config": run.config, "info": run.info}).values()
+        run.config, run.info = as_json({"config": run.config, "info": run.info}).values()
         run.curves = _called_apart(run.curves, run.left_out)
     except (ForeignError, MissingExtraError, OSError):
         raise
@@ -237,7 +237,7 @@ def _read(found: Found) -> ForeignRun:
 
 
 def _called_apart(curves: list[Curve], left_out: list[str]) -> list[Curve]:
-    """Return curves of which no two have one name, so that none overwrites another."""
+    """Return the curves with distinct names, so that none overwrites another."""
     taken = {curve.name for curve in curves}
     seen: set[str] = set()
     apart = []
@@ -254,12 +254,12 @@ def _called_apart(curves: list[Curve], left_out: list[str]) -> list[Curve]:
 
 
 def _uid(kind: str, key: str) -> str:
-    """Return a uid for a run, always the same; its beginning is no time, unlike that of the lab's own runs."""
+    """Return a uid that is always the same for a run; unlike that of the lab's own runs, it begins with no time."""
     return hashlib.sha256(f"{kind}\0{key}".encode()).hexdigest()[:32]
 
 
 def _digest(run: ForeignRun) -> str:
-    """Return a SHA-256 of everything that is imported of a run, but for the contents of its files."""
+    """Return a SHA-256 of all that is imported of a run except the contents of its files."""
     digest = _digest_without(run, ())
     for name, path in sorted(run.artifacts.items()):
         status = path.stat()
@@ -268,7 +268,7 @@ def _digest(run: ForeignRun) -> str:
 
 
 def _content_digest(run: ForeignRun, *, by_place: bool) -> str:
-    """Return a SHA-256 that a run shares with its copies at other places, with the contents of its files."""
+    """Return a SHA-256, including the contents of files, that a run shares with its copies elsewhere."""
     digest = _digest_without(run, ("left_out", *(("experiment", "title", "stopped") if by_place else ())))
     for name, path in sorted(run.artifacts.items()):
         digest.update(f"{name}\0".encode())

@@ -1,7 +1,7 @@
-"""Words that must not leave: replacing them in texts and files, and searching every byte of what was written for them.
+"""Words to hide: replacing them in texts and files, and searching every byte of the output for them.
 
 A word is found as a whole word, in any case, as JSON, URLs, HTML and Python write it, also after an escape.
-In binary files it is found in UTF-8, 16 and 32, and inside of what `runs.transfer.packed_files` unpacks.
+In binary files it is found in UTF-8, 16 and 32, and inside of what `sacristan.runs.transfer.packed_files` unpacks.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import quote, quote_plus
 
-from runs.errors import StoreError, UnsearchableError
-from runs.transfer.packed_files import (
+from sacristan.runs.errors import StoreError, UnsearchableError
+from sacristan.runs.transfer.packed_files import (
     COMPRESSED,
     IN_BASE64,
     MOST_BYTES,
@@ -117,19 +117,11 @@ class HiddenWords:
         self._margin = max(map(len, {*self._forms, *wide}), default=0) + 64
 
     def text(self, text: str) -> str:
-        """Return a text with each word replaced.
-
-        Args:
-            text: The text.
-        """
+        """Return a text with each word replaced."""
         return self._replaced(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
 
     def document(self, value: Any) -> Any:
-        """Return JSON with each word replaced, in keys as well.
-
-        Args:
-            value: The content.
-        """
+        """Return JSON with each word replaced, in keys as well."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -139,13 +131,8 @@ class HiddenWords:
     def file(self, name: str, data: bytes | None) -> bytes | None:
         """Return the content of a file with each word replaced; None for a large file that is kept as it is.
 
-        Args:
-            name: The file's name; its suffix counts.
-            data: The content; None if it is too large.
-
-        Raises:
-            StoreError: If it must be left out: it holds a word and is neither text nor an archive, or it cannot be
-                searched and is not to be kept.
+        `data` is None if it is too large; the suffix of the name counts. A StoreError means that the file must be left
+        out: it holds a word and is neither text nor an archive, or it cannot be searched and is not to be kept.
         """
         if data is None:
             return None if self._is_kept(name) else _refuse(name, TOO_LARGE)
@@ -204,7 +191,7 @@ class HiddenWords:
         return next(self._found(name, data, 0, Budget(), Counter()), None)
 
     def _word_in(self, name: str, data: bytes) -> bytes | None:
-        """Return a word that stands open in data."""
+        """Return a word that occurs in the data without unpacking."""
         if is_text(data):
             match = self._text.search(data) if _has(self._needles[0], data) else None
         elif _has(self._needles[1], data):
@@ -282,11 +269,7 @@ class HiddenWords:
         yield from self._found(path, *searched)
 
     def found_in(self, path: Path) -> Iterator[str]:
-        """Yield the places where a word is left in a file, or in all files below a folder.
-
-        Args:
-            path: The file or folder.
-        """
+        """Yield the places where a word is left in a file, or in all files below a folder."""
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             name = file.relative_to(path).as_posix() if path.is_dir() else file.name
             if not file.is_dir() and file.stat().st_size > MOST_BYTES:
@@ -347,7 +330,7 @@ def _pattern(forms: Iterable[bytes], before: bytes, after: bytes = rb"(?![A-Za-z
 
 
 def _shortest(forms: Iterable[bytes]) -> list[bytes]:
-    """Return the forms that contain no other."""
+    """Return the forms that contain no other form."""
     kept: list[bytes] = []
     for form in sorted(forms, key=len):
         if not any(one in form for one in kept):
@@ -356,13 +339,13 @@ def _shortest(forms: Iterable[bytes]) -> list[bytes]:
 
 
 def _has(needles: Sequence[bytes], data: bytes) -> bool:
-    """Tell whether a word may be in data, which is much faster than to find it."""
+    """Tell quickly whether a word may be in data; finding it takes much longer."""
     lowered = data.lower()
     return any(needle in lowered for needle in needles)
 
 
 def _in_base64(word: str) -> Iterator[bytes]:
-    """Yield the letters that a word has in base64 wherever it begins, without those it shares with its neighbours."""
+    """Yield a word's letters in base64 at each offset, without those shared with its neighbours."""
     for data in {case.encode(errors="surrogateescape") for case in _variants(word)}:
         for shift in range(3) if len(data) >= _LEAST_BYTES else ():
             coded = b64encode(bytes(shift) + data)

@@ -1,4 +1,4 @@
-"""Words that name people, machines and places in the records of runs; see `runs.transfer.anonymous`."""
+"""Words that name people, machines and places in the records of runs; see `sacristan.runs.transfer.anonymous`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import user_name
-from runs.errors import StoreError
-from runs.query.flattening import dotted, entry_at, list_of, mapping_of
-from runs.stores.run import Run
+from sacristan.observers.record.identity import user_name
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import dotted, entry_at, list_of, mapping_of
+from sacristan.runs.stores.run import Run
 
 __all__ = ["IdentifyingWords"]
 
@@ -50,7 +50,6 @@ class IdentifyingWords:
         keep: Words that are not hidden.
 
     Attributes:
-        replacements: What is written instead of each word.
         common: Names of accounts and machines that are common words, which are not hidden everywhere.
         own: Names of people and machines that are also names of settings, metrics or sources.
     """
@@ -65,11 +64,7 @@ class IdentifyingWords:
         self._own_names: set[str] = set()
 
     def note_own(self, run: Run) -> None:
-        """Note the names of a run's settings, metrics and sources: nobody but its author knows what they stand for.
-
-        Args:
-            run: The run.
-        """
+        """Note the names of a run's settings, metrics and sources, whose meaning only its author knows."""
         names = [*dotted(dict(run.config)), *run.metrics, *(content.name for content in run.stored("sources"))]
         self._own_names |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
 
@@ -88,10 +83,8 @@ class IdentifyingWords:
     def add(self, kind: str, word: str, *, is_part: bool = False) -> None:
         """Add a word unless it is known, or too common to hide everywhere.
 
-        Args:
-            kind: `person`, `machine`, `path`, `address`, `commit` or `hidden`.
-            word: The word.
-            is_part: Whether it is a first or last name, which is common if it is also a setting's, as `max` is.
+        `kind` is `person`, `machine`, `path`, `address`, `commit` or `hidden`. With `is_part`, the word is a first or
+        last name, which is common if it is also the name of a setting, as `max` is.
         """
         word = word.strip().rstrip("/")
         if not word or word.lower() in self._known:
@@ -112,11 +105,7 @@ class IdentifyingWords:
             self.replacements.setdefault(word[:length], name[-length:])
 
     def take(self, run: Run) -> None:
-        """Add the words of a run and of this machine.
-
-        Args:
-            run: The run.
-        """
+        """Add the words of a run and of this machine."""
         self._add_this_machine()
         record = {**run.document, "info": dict(run.info), "lease": run.lease or {}, "notes": run.notes()}
         self._take_fields(record)
@@ -184,7 +173,7 @@ def _is_common(word: str) -> bool:
 
 
 def _is_public(path: str) -> bool:
-    """Tell whether a path is short or of the system, so it says nothing about its user."""
+    """Tell whether a path is short or belongs to the system, so that it says nothing about its user."""
     return (path.count("/") < 2 and path != "/root") or bool(_SYSTEM.match(path))
 
 

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from observers.artifacts.store import ArtifactStore
-from observers.errors import ArtifactError
-from observers.record.media_files import MediaFiles
-from observers.record.points.points import TICKS_PER_S, Series
-from observers.record.safe_paths import relative_path
-from observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
-from runs.errors import StoreError
-from runs.stores.changes import StagedRun
-from runs.stores.notes import MOST_LETTERS, one_line
-from runs.stores.run import Run
-from runs.transfer.metric_files import write_series
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.media_files import MediaFiles
+from sacristan.observers.record.points.points import TICKS_PER_S, Series
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.notes import MOST_LETTERS, one_line
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.metric_files import write_series
+from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun
 
 __all__ = ["StagedImport", "start_of"]
 
@@ -35,28 +35,17 @@ _MOST_S = (2**32 - 1) / TICKS_PER_S
 
 
 def start_of(run: ForeignRun) -> float:
-    """Return when a run started; one without times when its last file was written.
-
-    Args:
-        run: The run.
-
-    Returns:
-        Seconds since 1970.
-    """
+    """Return the earlier of a run's start and its first point, in seconds since 1970; without them, its end, or 0."""
     first = min((float(np.nanmin(curve.times)) for curve in run.curves if _has_times(curve)), default=None)
     known = [time for time in (run.started, first) if time is not None]
     return min(known) if known else run.stopped or 0.0
 
 
 class StagedImport:
-    """Writes a run in the layout of `observers.record.schema`.
+    """Writes a run in the layout of `sacristan.observers.record.schema`.
 
     Args:
-        run: The run.
-        uid: Its uid.
         imported: What its record says about its origin.
-        folder: The folder to write into.
-        tags: Tags to add to its own.
         earlier: The run that it replaces, which hands on its notes; None for none.
     """
 
@@ -75,7 +64,7 @@ class StagedImport:
         self.started = start_of(run)
 
     def write(self) -> StagedRun:
-        """Write everything; `run.json` comes last, without which there is no run."""
+        """Write everything; `run.json` comes last, as there is no run without it."""
         try:
             self.folder.mkdir(parents=True)
             self._write(CONFIG, self.run.config)

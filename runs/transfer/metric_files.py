@@ -1,4 +1,4 @@
-"""Writing the metrics of any run in the layout of `observers.record.schema`."""
+"""Writing the metrics of any run in the layout of `sacristan.observers.record.schema`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.points.intact_points import entries_of
-from observers.record.points.points import POINT, TICKS_PER_S, Series
-from observers.record.points.summaries import summarize
-from observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
-from runs.query.times import without_zone
-from runs.stores.run import Run
+from sacristan.observers.record.points.intact_points import entries_of
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series
+from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
+from sacristan.runs.query.times import without_zone
+from sacristan.runs.stores.run import Run
 
 __all__ = ["write_metrics", "write_series"]
 
 
 def write_metrics(run: Run, folder: Path) -> None:
-    """Write all metrics of a run; see `write_series`.
-
-    Args:
-        run: A run of any store.
-        folder: The folder to write into.
-
-    Raises:
-        StoreError: If a metric cannot be read.
-        OSError: If the folder cannot be written.
-    """
+    """Write all metrics of a run; see `write_series`."""
     names = run.logged_metrics  # curves in `info` are copied with it
 
     def each() -> Iterator[tuple[str, Series]]:
@@ -44,15 +35,9 @@ def write_metrics(run: Run, folder: Path) -> None:
 
 
 def write_series(folder: Path, each_series: Iterable[tuple[str, Series]], start: datetime) -> None:
-    """Write metrics into the folder of a run, in Sacred's form as well if there are at most `MAX_SACRED_POINTS`.
+    """Write metrics into a run's folder, up to `MAX_SACRED_POINTS` points in Sacred's form as well.
 
-    Args:
-        folder: The folder.
-        each_series: Each metric's name with its points.
-        start: When the run started, in UTC without a time zone.
-
-    Raises:
-        OSError: If the folder cannot be written.
+    `start` is in UTC without a time zone.
     """
     rows: list[dict[str, Any]] = []
     sacred: dict[str, dict[str, list[Any]]] = {}

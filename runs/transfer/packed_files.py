@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Protocol
 
-from runs.errors import UnsearchableError
+from sacristan.runs.errors import UnsearchableError
 
 __all__ = [
     "COMPRESSED",
@@ -84,18 +84,14 @@ _NUMBERS = re.compile(rb"'descr': '[<>|=]?[biufcmM?]\d*(\[\w+\])?'")
 
 
 class Readable(Protocol):
-    """What gives the bytes of a packed file."""
+    """A stream of the bytes of a packed file."""
 
     def read(self, size: int, /) -> bytes:
         """Return at most so many bytes."""
 
 
 class Budget:
-    """The bytes that may still be unpacked of one file.
-
-    Attributes:
-        left: Their number.
-    """
+    """The number of bytes, `left`, that may still be unpacked from one file."""
 
     def __init__(self) -> None:
         self.left = MOST_BYTES
@@ -111,7 +107,7 @@ class Budget:
 
 @contextlib.contextmanager
 def unpacking() -> Iterator[None]:
-    """Raise an UnsearchableError for what a damaged or encrypted archive raises in the block."""
+    """Turn errors of damaged and encrypted archives in the block into an UnsearchableError."""
     try:
         yield
     except _BROKEN as error:
@@ -119,12 +115,7 @@ def unpacking() -> Iterator[None]:
 
 
 def part_left(name: str, data: bytes) -> str | None:
-    """Return what of a file is not searched, such as `pixels`; nothing if all is, None if the file cannot be searched.
-
-    Args:
-        name: The file's name.
-        data: Its content.
-    """
+    """Return which part of a file is not searched, such as `pixels`; empty if none, None if all of it is not."""
     if data.startswith(_PDF):
         return None
     if data.startswith((*COMPRESSED, PACKED, _DATABASE, _PARQUET, _WANDB)) or is_tar(data) or is_text(data):
@@ -138,12 +129,7 @@ def part_left(name: str, data: bytes) -> str | None:
 
 
 def numbers_from(name: str, data: bytes) -> int:
-    """Return where the numbers and packed bytes of a file begin, in which a short word stands by chance.
-
-    Args:
-        name: The file's name.
-        data: Its content.
-    """
+    """Return the offset of the numbers and packed bytes of a file, where a short word occurs by chance."""
     if data.startswith((*COMPRESSED, PACKED, _PNG)) or (name.endswith(IN_BASE64) and not is_text(data)):
         return 0
     if _STORAGE.search(name) and part_left(name, data) == "numbers":
@@ -164,15 +150,9 @@ def is_text(data: bytes) -> bool:
 
 
 def members(name: str, data: bytes, budget: Budget) -> Iterator[tuple[str, bytes]]:
-    """Yield the members of an archive, the rows of a database, a table or a log, or the texts within a picture.
+    """Yield the members of an archive, the rows of a database, a table or a log, or the texts in a picture.
 
-    Args:
-        name: The file's name.
-        data: The file's content; what is none of these has no members.
-        budget: How much may be unpacked.
-
-    Raises:
-        UnsearchableError: If it cannot be unpacked as a whole.
+    Other files have none. An UnsearchableError means that the file cannot be unpacked completely.
     """
     with unpacking():
         yield from _members(name, data, budget)
@@ -296,14 +276,14 @@ def _streams_of_pdf(data: bytes, budget: Budget) -> Iterator[tuple[str, bytes]]:
 
 
 def _inflated(data: bytes, budget: Budget) -> bytes:
-    """Return what zlib packed, as far as it goes."""
+    """Return as much as zlib can unpack."""
     unpacked = zlib.decompressobj().decompress(data, budget.left + 1)
     return budget.read(io.BytesIO(unpacked))
 
 
 def _records_of_wandb(data: bytes) -> Iterator[tuple[str, bytes]]:
-    """Yield the records, which the blocks of the file cut."""
-    from runs.transfer.trackers.wandb_log import records
+    """Yield the records, which span the blocks of the file."""
+    from sacristan.runs.transfer.trackers.wandb_log import records
 
     damages: list[tuple[int, int]] = []
     yield from ((PIECE, record) for record in records(data, damages))

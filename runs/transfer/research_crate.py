@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.schema import CONFIG, PROVENANCE, RUN, read_json
-from runs.errors import needing_extra
-from runs.query.flattening import entry_at, list_of, mapping_of
-from runs.stores.run import Run
+from sacristan.observers.record.schema import CONFIG, PROVENANCE, RUN, read_json
+from sacristan.runs.errors import needing_extra
+from sacristan.runs.query.flattening import entry_at, list_of, mapping_of
+from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
     from rocrate.rocrate import ROCrate
@@ -32,25 +32,13 @@ _STATUSES = {"RUNNING": "Active", "QUEUED": "Potential", "HELD": "Potential"}
 
 
 def check_extra() -> None:
-    """Reject a crate before the work that would be lost.
-
-    Raises:
-        MissingExtraError: If the extra `rocrate` is not installed.
-    """
+    """Check that the extra `rocrate` is installed, before any work is done."""
     with needing_extra("rocrate", "export to rocrate"):
         importlib.import_module("rocrate")
 
 
 def described(runs: Mapping[str, Run], base: Path) -> dict[str, Any]:
-    """Describe the content of an archive.
-
-    Args:
-        runs: The runs by the names of their folders in the archive.
-        base: The folder with the archive's content.
-
-    Returns:
-        The content of `ro-crate-metadata.json`, the same for the same content.
-    """
+    """Return the content of `ro-crate-metadata.json` for the runs in folders below `base`; it is deterministic."""
     from rocrate.model.contextentity import ContextEntity
     from rocrate.rocrate import ROCrate
 

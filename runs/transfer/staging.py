@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.record.atomic_file import sync_files, sync_folder
-from observers.record.locking import claimed
-from runs.drawing.output_file import check_output, is_stream, writing
+from sacristan.observers.record.atomic_file import sync_files, sync_folder
+from sacristan.observers.record.locking import claimed
+from sacristan.runs.drawing.output_file import check_output, is_stream, writing
 
 __all__ = ["publish", "staging_beside"]
 
@@ -24,15 +24,6 @@ def staging_beside(path: Path) -> Iterator[Path]:
     """Create an empty folder beside an output, or elsewhere if that is a pipe; delete it at the end of the block.
 
     A second process with the same output waits.
-
-    Args:
-        path: The output: a file or a folder, which need not exist.
-
-    Yields:
-        The folder.
-
-    Raises:
-        OSError: If it cannot be created.
     """
     if is_stream(path):
         with tempfile.TemporaryDirectory(prefix="runs-") as name:
@@ -55,14 +46,8 @@ def staging_beside(path: Path) -> Iterator[Path]:
 def publish(prepared: Path, path: Path, *, overwrite: bool = False) -> None:
     """Move a prepared file or folder to its place, or copy a file into a pipe.
 
-    Args:
-        prepared: The file or folder, in the folder of `staging_beside(path)`.
-        path: Its place; a folder there must be empty.
-        overwrite: Whether to replace an existing file.
-
-    Raises:
-        StoreError: If the file exists already.
-        OSError: If the place cannot be written.
+    It lies in the folder of `staging_beside(path)`. A file that is already there is a StoreError unless `overwrite` is
+    set; a folder there must be empty.
     """
     if is_stream(path):
         with writing(path, overwrite=overwrite) as stream, prepared.open("rb") as source:

@@ -16,8 +16,8 @@ import pymongo
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
-from observers.mongo.delivery import Delivery
-from observers.mongo.destination import (
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.destination import (
     Destination,
     database_in,
     explain,
@@ -25,14 +25,14 @@ from observers.mongo.destination import (
     is_unconfirmed,
     read_destination,
 )
-from observers.record.identity import is_alive, last_beat, read_lease, true_status
-from observers.record.journal import Journal
-from observers.record.locking import RecordLock, locked
-from observers.record.points.intact_points import has_latest_points
-from observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
-from runs.errors import StoreError
-from runs.query.index.folders import SPOOLED, run_folders
-from runs.stores.mongo.database import MongoDatabase
+from sacristan.observers.record.identity import is_alive, last_beat, read_lease, true_status
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.locking import RecordLock, locked
+from sacristan.observers.record.points.intact_points import has_latest_points
+from sacristan.observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.index.folders import SPOOLED, run_folders
+from sacristan.runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
 
@@ -91,16 +91,7 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
 
 
 def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None = None) -> Iterator[SyncResult]:
-    """Deliver runs as `sync` does, and yield each result at once.
-
-    Args:
-        folder: The folder of runs.
-        url: See `sync`.
-        only: Folders of the runs to deliver; by default all in `folder`.
-
-    Raises:
-        StoreError: See `sync`.
-    """
+    """Deliver all runs or `only` those in some folders as `sync` does, and yield each result at once."""
     given = _parse(url)
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
@@ -119,11 +110,7 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
 
 
 class _Server:
-    """A server that receives runs. If it is away, only the first run waits for it.
-
-    Args:
-        destination: A database on the server.
-    """
+    """A server that receives runs. If it is down, only the first run waits for it."""
 
     def __init__(self, destination: Destination) -> None:
         self._destination = destination
@@ -137,14 +124,7 @@ class _Server:
 
     @contextlib.contextmanager
     def database(self, destination: Destination) -> Iterator[Database[dict[str, Any]]]:
-        """Give the block a database, and turn its errors into StoreError.
-
-        Args:
-            destination: The database.
-
-        Raises:
-            StoreError: If it cannot be reached, or refuses.
-        """
+        """Open a database for the block, and turn its errors into StoreError."""
         if self._client is None and self._trouble is None:
             try:
                 self._client = self._destination.connect()

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from runs.drawing.output_file import writing
-from runs.errors import StoreAwayError, StoreError, needing_extra
-from runs.query.strict_json import strict
-from runs.query.texts import cell_text
-from runs.stores.rows import read_rows
-from runs.stores.run import Run
+from sacristan.runs.drawing.output_file import writing
+from sacristan.runs.errors import StoreAwayError, StoreError, needing_extra
+from sacristan.runs.query.strict_json import strict
+from sacristan.runs.query.texts import cell_text
+from sacristan.runs.stores.rows import read_rows
+from sacristan.runs.stores.run import Run
 
 __all__ = [
     "METRIC_COLUMNS",
@@ -56,26 +56,13 @@ class WrittenTable:
 
 
 def lacks(format: str, columns: Sequence[str] | None, metrics: Sequence[str] | None) -> list[str]:
-    """Return a sentence for each thing that a table cannot hold.
-
-    Args:
-        format: `csv`, `json` or `parquet`.
-        columns: The chosen fields of a table of runs; None for the default ones.
-        metrics: The metrics of a table of points; None for a table of runs.
-    """
+    """Return a sentence for each thing that a table of runs, or of points if `metrics` is not None, cannot hold."""
     content = _POINTS if metrics is not None else _RUNS
     return [_FORMATS[format]] if columns else [content, _FORMATS[format]]
 
 
 def check_extra(format: str) -> None:
-    """Reject a format before the work that would be lost.
-
-    Args:
-        format: `csv`, `json` or `parquet`.
-
-    Raises:
-        MissingExtraError: If the package that writes it is not installed.
-    """
+    """Check that the package for a format is installed, before any work is done."""
     if format == "parquet":
         with needing_extra("parquet", "parquet"):
             importlib.import_module("pyarrow")
@@ -84,17 +71,9 @@ def check_extra(format: str) -> None:
 def run_rows(
     runs: Iterable[Run], columns: Sequence[str] | None = None
 ) -> tuple[list[str], list[dict[str, Any]], dict[str, str]]:
-    """Return runs as a table.
+    """Return the columns and rows of a table of runs, and by id why a run cannot be read completely.
 
-    Args:
-        runs: The runs.
-        columns: Fields; by default every entry of the configs, every statistic of the summaries, and the host.
-
-    Returns:
-        Names of the columns, a row for each run, and by id why a run cannot be read completely.
-
-    Raises:
-        FilterError: If no run of the store has one of the columns.
+    By default, the columns are every entry of the configs, every statistic of the summaries, and the host.
     """
     pairs, problems = read_rows(runs, columns)
     rows = [{"id": run.id, **row} for run, row in pairs]
@@ -102,15 +81,9 @@ def run_rows(
 
 
 def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each point of the metrics of runs.
+    """Yield values by `METRIC_COLUMNS` for each point of the metrics of runs; no `names` means all metrics.
 
-    Args:
-        runs: The runs.
-        names: The metrics; all metrics if empty.
-        problems: Receives by id why a run cannot be read completely.
-
-    Yields:
-        Values by `METRIC_COLUMNS`.
+    `problems` receives by id why a run cannot be read completely.
     """
     for run in runs:
         try:
@@ -134,11 +107,7 @@ def write_csv(
 ) -> WrittenTable:
     """Write a table as CSV that no spreadsheet executes; see `cell_text`.
 
-    Args:
-        stream: The stream to write to.
-        columns: Names of the columns.
-        rows: Values by column. A missing value is an empty cell; lists and mappings become JSON.
-        clean: Cleans texts for a terminal.
+    A missing value is an empty cell; lists and mappings become JSON. `clean` cleans texts for a terminal.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([cell_text(clean(name)) for name in columns])
@@ -152,12 +121,7 @@ def write_csv(
 
 
 def write_json(stream: TextIO, rows: Iterable[dict[str, Any]]) -> WrittenTable:
-    """Write a table as a list in strict JSON, row by row.
-
-    Args:
-        stream: The stream to write to.
-        rows: Values by column.
-    """
+    """Write a table as a list in strict JSON, row by row."""
     num_rows, changed = 0, dict[str, None]()
     for row in rows:
         values = strict(row)
@@ -169,16 +133,7 @@ def write_json(stream: TextIO, rows: Iterable[dict[str, Any]]) -> WrittenTable:
 
 
 def write_parquet(path: Path, columns: Sequence[str], rows: Iterable[dict[str, Any]]) -> WrittenTable:
-    """Write a table as Parquet; a column with values of several types becomes text, as JSON.
-
-    Args:
-        path: The file, which is replaced.
-        columns: Names of the columns.
-        rows: Values by column.
-
-    Raises:
-        StoreError: If the file cannot be written.
-    """
+    """Write a table as Parquet; a column with values of several types becomes text, as JSON."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -201,7 +156,7 @@ def _cell(value: Any) -> Any:
 
 
 def _conversion(values: Iterable[Any]) -> Callable[[Any], Any]:
-    """Return the type that holds each value of a column; text, if there is none other."""
+    """Return the type that holds every value of a column, or text if there is none."""
     present = [value for value in values if value is not None]
     types = {type(value) for value in present}
     if types == {int} and all(-(2**63) <= value < 2**63 for value in present):

@@ -1,4 +1,4 @@
-"""Writing a complete run of any store into a folder, in the layout of `observers.record.schema`.
+"""Writing a complete run of any store into a folder, in the layout of `sacristan.observers.record.schema`.
 
 No record is trusted: names that lead out of the folder, links, and entries of wrong types are left out and reported.
 """
@@ -14,16 +14,16 @@ from datetime import datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from observers.artifacts.store import ArtifactStore
-from observers.artifacts.version import check_name
-from observers.errors import ArtifactError
-from observers.record.atomic_file import replacing
-from observers.record.journal import Journal
-from observers.record.media_files import media_path
-from observers.record.points.intact_points import has_latest_points
-from observers.record.regular_file import open_regular
-from observers.record.safe_paths import relative_path
-from observers.record.schema import (
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.version import check_name
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import media_path
+from sacristan.observers.record.points.intact_points import has_latest_points
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.schema import (
     CLAIMS,
     CONFIG,
     DELIVERED,
@@ -44,14 +44,14 @@ from observers.record.schema import (
     VALUES,
     read_names,
 )
-from runs.errors import DamagedError, StoreError
-from runs.query.flattening import list_of, mapping_of
-from runs.query.times import without_zone
-from runs.stores.changes import StagedRun
-from runs.stores.content import Content
-from runs.stores.folders.adding import RELATIONS
-from runs.stores.run import HELD, Run
-from runs.transfer.metric_files import write_metrics
+from sacristan.runs.errors import DamagedError, StoreError
+from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query.times import without_zone
+from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.folders.adding import RELATIONS
+from sacristan.runs.stores.run import HELD, Run
+from sacristan.runs.transfer.metric_files import write_metrics
 
 __all__ = ["uid_of", "unload"]
 
@@ -70,20 +70,10 @@ _CHUNK_BYTES = 2**20
 
 
 def unload(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False) -> StagedRun:
-    """Write a run into a new folder, with the contents that it names beside it.
+    """Write a run into a new folder, with the contents that it names beside it; the result is ready for `Store.add`.
 
-    Args:
-        run: A run of any store.
-        base: The parent of the new folder, such as `Store.staging` returns.
-        name: Name of the new folder, which must not exist.
-        stays_queued: Whether workers may start a QUEUED run in its new store; by default it becomes HELD.
-
-    Returns:
-        The run, ready for `Store.add`.
-
-    Raises:
-        DamagedError: If a content differs from its record.
-        StoreError: If the record cannot be read, or `base` cannot be written.
+    A QUEUED run becomes HELD unless `stays_queued`, which lets workers start it in its new store. DamagedError means
+    that a content differs from its record.
     """
     try:
         return _Unloading(run, base, name, stays_queued=stays_queued).unload()
@@ -266,12 +256,12 @@ class _Unloading:
             return status
         self.left_out.append(
             "its place in the queue: it brings its own code, and is HELD until you have looked at it and start it "
-            "with: python -m runs work --held ID"
+            "with: sacristan work --held ID"
         )
         return HELD
 
     def _check_times(self, entry: dict[str, Any]) -> None:
-        """Remove times that are none, and add those that every reader expects."""
+        """Remove invalid times, and add those that every reader expects."""
         for key in _TIMES:
             try:
                 datetime.fromisoformat(entry[key])
@@ -352,11 +342,8 @@ _EPOCH = datetime(1970, 1, 1)
 def uid_of(run: Run) -> str:
     """Return a run's uid, or one that is computed from its record and always the same.
 
-    Args:
-        run: A run of any store.
-
-    Returns:
-        32 hexadecimal digits, as of `observers.record.identity.new_uid`: 12 of the start in milliseconds, 20 of a hash.
+    Like `sacristan.observers.record.identity.new_uid`, it has 12 hexadecimal digits of the start in milliseconds, and
+    20 of a hash.
     """
     if run.uid and re.fullmatch("[0-9a-f]{32}", run.uid):
         return run.uid

@@ -20,15 +20,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.atomic_file import replacing, write_once
-from observers.record.identity import is_alive, lease
-from observers.record.json_text import parse_json
-from observers.record.regular_file import read_regular
-from runs.errors import StoreError, naming_os_errors
-from runs.query.flattening import mappings_in
+from sacristan.observers.record.atomic_file import replacing, write_once
+from sacristan.observers.record.identity import is_alive, lease
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.query.flattening import mappings_in
 
 if TYPE_CHECKING:
-    from observers.mongo.layout import Collections
+    from sacristan.observers.mongo.layout import Collections
 
 __all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
 
@@ -59,68 +59,29 @@ class Claims(abc.ABC):
 
     @abc.abstractmethod
     def listed(self) -> list[Claim]:
-        """Return the claims, first attempt first.
-
-        Raises:
-            StoreError: If the store cannot be read, or does not have the task.
-        """
+        """Return the claims, first attempt first."""
 
     @abc.abstractmethod
     def add(self, attempt: int) -> bool:
-        """Claim an attempt for this owner, once and for all.
-
-        Args:
-            attempt: The number that follows the last claim.
-
-        Returns:
-            Whether this owner has it; False if another one was quicker.
-
-        Raises:
-            StoreError: If the claim cannot be written.
-        """
+        """Claim an attempt, the number after the last claim, once and for all; False if another owner was quicker."""
 
     @abc.abstractmethod
     def release(self, attempt: int) -> None:
-        """Take back a claim, so that others can make it: one whose run has not begun.
-
-        Args:
-            attempt: The last attempt, which this owner has claimed.
-
-        Raises:
-            StoreError: If the store cannot be written.
-        """
+        """Take back this owner's claim, the last one, so that others can make it: one whose run has not begun."""
 
     @abc.abstractmethod
     def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
         """Note the lease of a process in the claim of an attempt."""
 
     def is_last(self, attempt: int) -> bool:
-        """Tell whether an attempt that this owner claimed is still the last one.
-
-        Args:
-            attempt: The claimed attempt.
-
-        Returns:
-            False if another owner took this one for dead, and claimed the next attempt.
-
-        Raises:
-            StoreError: If the store cannot be asked.
-        """
+        """Tell whether a claimed attempt is still the last one; False if another owner took this one for dead."""
         claims = self.listed()
         return bool(claims) and claims[-1].attempt == attempt
 
     def begin(self, attempt: int, process: Mapping[str, Any]) -> bool:
-        """Decide whether a process may begin the run of an attempt, and note its lease.
+        """Note the lease of a process that asks to begin an attempt of this owner, and return whether it may.
 
-        Args:
-            attempt: An attempt that this owner has claimed.
-            process: Lease of the process.
-
-        Returns:
-            False if another owner has claimed a later attempt, so that this process must record nothing.
-
-        Raises:
-            StoreError: If the store cannot be asked.
+        If it may not, another owner has claimed a later attempt, and the process must record nothing.
         """
         self._note_process(attempt, process)
         return self.is_last(attempt)
@@ -128,11 +89,7 @@ class Claims(abc.ABC):
     def earlier_processes(self, attempt: int) -> list[Mapping[str, Any]]:
         """Return the leases of processes that asked to begin attempts before this one.
 
-        Args:
-            attempt: An attempt that this owner has claimed. Its run must not start while one of the processes lives.
-
-        Raises:
-            StoreError: If the store cannot be asked.
+        The run of this attempt, which this owner has claimed, must not start while one of them is alive.
         """
         return [claim.process for claim in self.listed() if claim.attempt < attempt and claim.process is not None]
 
@@ -141,10 +98,7 @@ class FolderClaims(Claims):
     """Claims in files: `claims/2.json` and `claims/2.lease` of a run, `claims/000017.2` and so on of a sweep's point.
 
     Args:
-        folder: Folder of the files; created by the first claim.
-        first: Number of the first attempt.
         stem: Begins the names of the files of this task.
-        suffix: Ends the name of a claim.
         owner: Name that claims are made in; empty writes the lease of this process instead.
     """
 
@@ -196,9 +150,6 @@ class RunClaims(Claims):
     """Claims in the document of a queued run: the first attempt is the first entry of its list `claims`.
 
     Args:
-        collections: The collections of the database.
-        uid: The run's uid.
-        where: Name of the database in messages.
         is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
     """
 
@@ -209,7 +160,7 @@ class RunClaims(Claims):
         with asking(self._where):
             document = self._collections.sent.runs.find_one({"uid": self._uid}, {"claims": 1})
         if document is None:
-            raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: python -m runs sync")
+            raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: sacristan sync")
         entries = enumerate(mappings_in(document.get("claims")), 1)
         return [Claim(number, lease=entry, process=entry.get("process")) for number, entry in entries]
 
@@ -237,7 +188,7 @@ def asking(where: str) -> Iterator[None]:
     """Turn errors of the database that a queued run is delivered to into a StoreError; `where` names it in messages."""
     from pymongo.errors import PyMongoError
 
-    from observers.mongo.destination import explain
+    from sacristan.observers.mongo.destination import explain
 
     try:
         yield
@@ -251,9 +202,7 @@ def asking(where: str) -> Iterator[None]:
 def is_pending(claim: Claim, began: float | None) -> bool:
     """Tell whether the worker that made a claim, or the process that it started, may still begin the run.
 
-    Args:
-        claim: The last claim on a run of a queue.
-        began: When the run last began, in seconds since 1970; None if it never did.
+    `began` is when the run last began, in seconds since 1970; None if it never did.
     """
     at = claim.lease.get("heartbeat")
     if began is not None and isinstance(at, int | float) and at <= began:

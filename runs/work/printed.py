@@ -17,9 +17,6 @@ class Printed(contextlib.AbstractContextManager["Printed"]):
 
     Args:
         target: A stream, which is closed, or a descriptor, which stays open. Other processes may print to it as well.
-
-    Attributes:
-        descriptor: Its file descriptor.
     """
 
     def __init__(self, target: IO[bytes] | int) -> None:
@@ -39,12 +36,7 @@ class Printed(contextlib.AbstractContextManager["Printed"]):
 
 
 def printed_lines(file: Path | int, start: int) -> list[str]:
-    """Return the last lines with text in a file; none of a terminal or a file that cannot be read.
-
-    Args:
-        file: Its path or descriptor.
-        start: Position in bytes; what stands before it is not read.
-    """
+    """Return the last lines with text in a file, from byte `start` on; none of a terminal or an unreadable file."""
     try:
         if isinstance(file, Path) and not file.is_file():
             return []

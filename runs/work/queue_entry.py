@@ -9,19 +9,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from observers.mongo.delivery import noted_delivery
-from observers.mongo.destination import Destination, database_in, read_destination
-from observers.mongo.layout import Collections
-from observers.record.journal import Journal
-from observers.record.json_text import parse_json
-from observers.record.locking import locked
-from observers.record.regular_file import read_regular
-from observers.record.schema import CLAIMS, RUN
-from runs.errors import LaunchError
-from runs.stores.mongo.run import MongoRun
-from runs.stores.run import HELD, Run
-from runs.transfer.syncing import deliveries
-from runs.work.claims import Claims, FolderClaims, RunClaims, asking
+from sacristan.observers.mongo.delivery import noted_delivery
+from sacristan.observers.mongo.destination import Destination, database_in, read_destination
+from sacristan.observers.mongo.layout import Collections
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.locking import locked
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import CLAIMS, RUN
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.run import HELD, Run
+from sacristan.runs.transfer.syncing import deliveries
+from sacristan.runs.work.claims import Claims, FolderClaims, RunClaims, asking
 
 __all__ = ["QueueEntries", "QueueEntry"]
 
@@ -31,10 +31,8 @@ class QueueEntry:
     """A run of a queue that no process has begun, or that was cut off; in a folder, a database, or both.
 
     Attributes:
-        uid: The run's uid.
         folder: The folder that it is recorded in; None if it has none on this machine.
         collections: Those of the database that it is delivered to; None if it is delivered to none.
-        where: Name of the database in messages.
         destination: The database, if the queue is in it.
     """
 
@@ -47,8 +45,7 @@ class QueueEntry:
     def claims(self, *, is_begun: bool) -> Claims:
         """Return the claims on the run: those of the database if it is delivered to one, so that all workers see them.
 
-        Args:
-            is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
+        A run that `is_begun` is claimed in any status but QUEUED there, and any other run only in QUEUED.
         """
         if self.collections is not None:
             return RunClaims(self.collections, self.uid, self.where, is_begun=is_begun)
@@ -58,34 +55,22 @@ class QueueEntry:
     def fail(self, lines: list[str]) -> None:
         """Write FAILED into a run that cannot be started; one that is no longer QUEUED stays as it is.
 
-        Args:
-            lines: What its process printed last, which becomes the `fail_trace`.
-
-        Raises:
-            StoreError: If the database cannot be written.
+        The last lines that its process printed become the `fail_trace`.
         """
         self._change("QUEUED", {"status": "FAILED", "fail_trace": lines}, datetime.now(UTC).replace(tzinfo=None))
 
     def enqueue(self) -> None:
-        """Write QUEUED into a run that is HELD.
-
-        Raises:
-            StoreError: If the database cannot be asked.
-        """
+        """Write QUEUED into a run that is HELD."""
         self._change(HELD, {"status": "QUEUED"})
 
     def note_destination(self) -> None:
-        """Write into the folder of a run that was just fetched from the queue's database where it is delivered to."""
+        """Write the database that a run is delivered to into its folder, which was just fetched from that database."""
         if self.folder is not None and self.destination is not None:
             with locked(self.folder), contextlib.closing(Journal(self.folder)) as journal:
                 self.destination.note(journal)
 
     def deliver(self) -> list[str]:
-        """Deliver a run that has ended to the queue's database, if its script has no observer for it.
-
-        Returns:
-            Why it could not be delivered; nothing if it was.
-        """
+        """Deliver an ended run to the queue's database if its script has no observer for it; return what went wrong."""
         if self.folder is None or self.destination is None or noted_delivery(self.folder) is not None:
             return []
         results = deliveries(self.folder.parent, self.destination.url, only=[self.folder])
@@ -122,12 +107,8 @@ class QueueEntries:
     def of(self, run: Run, original: Run | None) -> QueueEntry:
         """Return where a run is written down.
 
-        Args:
-            run: The run, as the worker's store has it: a folder or a database.
-            original: The same as the folder has it that it is recorded in; None if that is not on this machine.
-
-        Raises:
-            LaunchError: If stock Sacred queued it, or its folder is gone.
+        `original` is the run as its own folder has it; None if that is not on this machine. A run that stock Sacred
+        queued, or whose folder is gone, raises LaunchError.
         """
         if run.uid is None:
             raise LaunchError("it was queued by stock Sacred; start it by hand")

@@ -7,21 +7,21 @@ from collections.abc import Callable, Sequence
 from datetime import UTC
 from pathlib import Path
 
-from runs.errors import LaunchError, RunsError
-from runs.query.texts import list_text
-from runs.query.times import time_of
-from runs.rerun.launching import Launch
-from runs.rerun.record import Record
-from runs.rerun.resuming import changed_sources, resume_launch, start_launch
-from runs.stores.opening import open_store
-from runs.stores.run import HELD, Run
-from runs.stores.run_list import HANDFUL, census
-from runs.stores.store import Store
-from runs.transfer.copying import copy
-from runs.work.claims import is_pending
-from runs.work.queue_entry import QueueEntries, QueueEntry
-from runs.work.queued_task import QueuedTask
-from runs.work.worker import Source
+from sacristan.runs.errors import LaunchError, RunsError
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.query.times import time_of
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import HELD, Run
+from sacristan.runs.stores.run_list import HANDFUL, census
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.copying import copy
+from sacristan.runs.work.claims import is_pending
+from sacristan.runs.work.queue_entry import QueueEntries, QueueEntry
+from sacristan.runs.work.queued_task import QueuedTask
+from sacristan.runs.work.worker import Source
 
 __all__ = ["Queue"]
 
@@ -33,7 +33,6 @@ class Queue(Source):
     """The runs of a store that wait to be started: those of the greatest `--priority` first, then the oldest.
 
     Args:
-        store: The store.
         tell: Takes a sentence for the person: why a run is skipped, how one ended.
         retries: How often a run is taken again that was cut off by a kill or any signal but SIGINT (Ctrl-C).
         any_sources: Whether runs are started whose sources have changed since they were recorded.
@@ -94,21 +93,13 @@ class Queue(Source):
             self._tell(f"run {run.id} is skipped: {reason}")
 
     def enqueue(self, run: Run) -> None:
-        """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`.
-
-        Args:
-            run: The run, of this queue's store.
-
-        Raises:
-            LaunchError: If it is not HELD.
-            StoreError: If its database cannot be asked.
-        """
+        """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`."""
         if run.status != HELD:
             raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
         self._entries.of(run, run.original()).enqueue()
 
     def tell_waiting(self) -> None:
-        """Count many waiting runs by kind, and name those that no worker starts until somebody here says so."""
+        """Count many waiting runs by kind, and name those that are HELD until somebody here starts them."""
         waiting = self._waiting()
         if len(waiting) > HANDFUL:
             self._tell(f"{census(waiting)} wait")
@@ -132,8 +123,7 @@ class Queue(Source):
     def _take(self, run: Run) -> QueuedTask | None:
         """Claim a run; return None if another worker has it, or it cannot be taken from here.
 
-        Raises:
-            RunsError: If it waits, and cannot be started here; the message says why.
+        If it waits but cannot be started here, this raises RunsError with the reason.
         """
         original, is_begun = run.original(), run.status != "QUEUED"
         entry = self._entries.of(run, original)
@@ -170,12 +160,7 @@ class Queue(Source):
         return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
 
     def _launch(self, run: Run, is_begun: bool, *, is_fetched: bool = False) -> Launch:
-        """Return how a run is started, or resumed if it has begun before.
-
-        Raises:
-            LaunchError: If it cannot be started here and now.
-            StoreError: If its record cannot be read.
-        """
+        """Return how a run is started, or resumed if it has begun before."""
         record = Record(run)
         changed = [] if self._any_sources else changed_sources(record)
         if changed:

@@ -8,13 +8,13 @@ import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from runs.errors import RunsError, StoreError
-from runs.rerun.launching import Launch
-from runs.rerun.processes import end_text
-from runs.stores.run import Run
-from runs.work.printed import Printed
-from runs.work.queue_entry import QueueEntry
-from runs.work.worker import End, Task
+from sacristan.runs.errors import RunsError, StoreError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.work.printed import Printed
+from sacristan.runs.work.queue_entry import QueueEntry
+from sacristan.runs.work.worker import End, Task
 
 __all__ = ["QueuedTask"]
 
@@ -27,10 +27,7 @@ class QueuedTask(Task):
 
     Args:
         run: The run, as the folder that it is recorded in has it.
-        launch: How it is started.
-        entry: Where it is written down.
         attempt: 1 for the first one.
-        is_resumed: Whether it has begun before.
         tell: Takes a sentence for the person.
     """
 

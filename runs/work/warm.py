@@ -6,8 +6,8 @@
                 ...
 
 A launch behaves like a fresh process, without the seconds and the CPU time that importing torch takes. Each process
-imports the lab itself from disk. `runs.work.warm_server` says what differs, and when a process starts in a fresh Python
-instead, with the same protocol.
+imports the lab itself from disk. `sacristan.runs.work.warm_server` says what differs, and when a process starts in a
+fresh Python instead, with the same protocol.
 
 When this process ends, for whatever reason, the warm one ends with all processes that it started: they get SIGTERM, so
 that they save their states, and SIGKILL when they take too long.
@@ -30,10 +30,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import TRIAL_VARIABLE
-from runs.errors import LaunchError
-from runs.rerun.launching import Launch
-from runs.work.warm_server import END_BOUND_S, HEADER
+from sacristan.observers.record.identity import TRIAL_VARIABLE
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.work.warm_server import END_BOUND_S, HEADER
 
 __all__ = ["PACKAGES", "Event", "Job", "WarmPython", "wait_for_any"]
 
@@ -53,10 +53,8 @@ class Event:
     Attributes:
         kind: `ready`, when the process asks whether its run may begin; `started`, when the run is recorded; or
             `report`, for a value of the reported metric.
-        lease: Lease of the process that asks.
         uid: Uid of the run that has started; None if it is not recorded.
         folder: Folder of its record; None if it has none.
-        name, value, step: The reported metric, its value and its step.
     """
 
     kind: str
@@ -117,16 +115,11 @@ class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
     ) -> Job:
         """Start a process, which leads a process group of its own.
 
-        Args:
-            launch: The process.
-            output: File descriptor for all that it prints; None is stdout and stderr of this process.
-            trial: What the process knows of its trial: `sweep`, `trial`, `attempt` and `parameters`, which its record
-                keeps; `metric`, which it reports; whether it `prunes`: waits for an answer to each report; and whether
-                it `asks`: waits for an answer before its run begins.
-            hears: Whether the process tells events. One that starts others for its run, as torchrun does, cannot.
-
-        Raises:
-            LaunchError: If it cannot be started.
+        Without an `output`, it prints to stdout and stderr of this process. `trial` holds the facts about its trial:
+        `sweep`, `trial`, `attempt` and `parameters`, which its record keeps; `metric`, which it reports; whether it
+        `prunes`, so that it waits for an answer to each report; and whether it `asks`, so that it waits for an answer
+        before its run begins. A process that starts others for its run, as torchrun does, cannot report events
+        (`hears`).
         """
         if not launch.cwd.is_dir():
             raise LaunchError(f"{launch.text} cannot be started in {launch.cwd} (No such file or directory)")
@@ -219,13 +212,10 @@ class Job(contextlib.AbstractContextManager["Job"]):
         return json.loads(text)
 
     def events(self, timeout: float | None = 0.0) -> list[Event]:
-        """Return the events that the process has told since the last call.
+        """Return the events that the process has reported since the last call, in order.
 
-        Args:
-            timeout: Seconds to wait for the first event or the end of the process; None waits for ever.
-
-        Returns:
-            The events in their order; none after the time-out. Those told before the end are returned after it as well.
+        None of `timeout` (in seconds) waits forever for the first event or the end of the process. Events reported
+        before the end are returned after it as well.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while True:
@@ -238,7 +228,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
                 return []
 
     def watched(self) -> list[Any]:
-        """Return what `select` can wait on: readable once the process has told an event or has ended."""
+        """Return what `select` can wait on: readable once the process has reported an event or has ended."""
         return [end for end in (self._report, self._line) if end != self._line or self._line.fileno() != -1]
 
     def _hear(self) -> list[Event]:
@@ -252,20 +242,16 @@ class Job(contextlib.AbstractContextManager["Job"]):
         return [Event(**json.loads(line)) for line in lines]
 
     def answer(self, prune: bool) -> None:
-        """Answer a report of a trial that `prunes`, which waits for it.
+        """Answer a report of a trial that `prunes`, which waits for it; ignore a process that has ended.
 
-        Args:
-            prune: Whether the run must end here, as PRUNED; its record stays whole. False lets it continue. A process
-                that has ended meanwhile gets no answer, without an error.
+        With `prune`, the run ends here, as PRUNED, and its record stays whole.
         """
         self._tell({"prune": bool(prune)})
 
     def let_begin(self, may_begin: bool) -> None:
-        """Answer the event `ready` of a process that `asks`, which waits for it.
+        """Answer the event `ready` of a process that `asks`, which waits for it; ignore a process that has ended.
 
-        Args:
-            may_begin: Whether its run may begin. If not, the process ends with an error, and records nothing. A process
-                that has ended meanwhile gets no answer, without an error.
+        If its run may not begin, the process ends with an error, and records nothing.
         """
         self._tell({"begin": may_begin})
 
@@ -297,13 +283,9 @@ class Job(contextlib.AbstractContextManager["Job"]):
             self._report, self._is_orphan = process, True
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the process.
+        """Wait for the end of the process, and return its exit code, negative for a signal.
 
-        Args:
-            timeout: Seconds to wait at most; None waits for ever.
-
-        Returns:
-            Its exit code, negative for the signal that ended it; None if it still runs after the time-out.
+        None of `timeout` (in seconds) waits forever; None is returned if the process still runs.
         """
         until = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
@@ -313,10 +295,9 @@ class Job(contextlib.AbstractContextManager["Job"]):
         return self._code
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Send the process and its children a signal, as Ctrl-C does. A run saves its state and ends as INTERRUPTED.
+        """Send the process and its children a signal, as Ctrl-C does; a run saves its state and is INTERRUPTED.
 
-        Args:
-            number: The signal. Without effect on a process that has ended.
+        This has no effect on a process that has ended.
         """
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -347,10 +328,8 @@ class Job(contextlib.AbstractContextManager["Job"]):
 
 
 def wait_for_any(jobs: Iterable[Job], timeout: float | None = None) -> None:
-    """Wait until one of the jobs has told an event or has ended.
+    """Wait until one of the jobs has reported an event or has ended, at most `timeout` seconds; None waits forever.
 
-    Args:
-        jobs: The jobs; without any this waits for the whole time.
-        timeout: Seconds to wait at most; None waits for ever.
+    Without any jobs, this waits for the whole time.
     """
     select.select([end for job in jobs for end in job.watched()], [], [], timeout)

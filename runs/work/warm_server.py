@@ -1,6 +1,7 @@
 """The warm process: a Python that has imported third-party packages, and forks a process for each launch.
 
-`runs.work.warm` starts it by its path, so it needs nothing of the lab, which each forked process imports from disk.
+`sacristan.runs.work.warm` starts it by its path, so it needs nothing of the lab, which each forked process imports from
+disk.
 
     server      imports the packages; forks, reaps and reports. When the worker that started it is gone, it ends its
                 children, by SIGTERM first, and itself.
@@ -40,8 +41,8 @@ from typing import Any, NoReturn
 
 __all__ = ["END_BOUND_S", "HEADER", "LAB", "hindrance", "main"]
 
-# Each process imports these from disk, so that the record has the code that ran.
-LAB = {"configs", "experiments", "ingredients", "observers", "runs"}
+# Each process imports it from disk, so that the record has the code that ran.
+LAB = "sacristan"
 # Variables that are read when Python starts, or a package is imported.
 READ_AT_START = (
     *("PYTHON", "LC_", "LANG", "LD_", "TZ", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_"),
@@ -108,9 +109,9 @@ def use_huge_pages() -> None:
 
 
 def hindrance() -> str:
-    """Return why children cannot be forked from what was imported; an empty text if they can."""
-    if LAB & sys.modules.keys():
-        return f"a package imports {min(LAB & sys.modules.keys())}, which each process must import itself"
+    """Return why children cannot be forked from the imported packages; empty if they can."""
+    if LAB in sys.modules:
+        return f"a package imports {LAB}, which each process must import itself"
     if sys.platform != "linux":
         return f"processes are not forked on {sys.platform}"
     # Pools that know of forks, such as that of OpenBLAS, end their threads at the first one.
@@ -132,7 +133,6 @@ class Server:
 
     Args:
         agent: Where requests come from; its end is that of the agent.
-        pid: The agent's process.
         hindrance: Why no child can be forked warm; empty if they can.
     """
 
@@ -225,7 +225,7 @@ class Server:
             os.write(self.reports[child], json.dumps(report).encode() + b"\n")
 
     def collect(self) -> None:
-        """Reap what has ended; whatever a child has left behind in its group is killed."""
+        """Reap children that have ended, and kill whatever they left behind in their groups."""
         with contextlib.suppress(ChildProcessError):
             while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
                 if found.si_pid in self.reports:
@@ -258,7 +258,7 @@ def send(group: int, number: int) -> None:
 
 
 def why_cold(request: dict[str, Any]) -> str:
-    """Return why a fresh Python is needed for a request; an empty text if it is not."""
+    """Return why a request needs a fresh Python; empty if it does not."""
     command, environment = request["command"], request["env"]
     if command[0] != sys.executable or program(command) is None:
         return "it is not a script or module for this Python"
@@ -275,7 +275,7 @@ def why_cold(request: dict[str, Any]) -> str:
 
 
 def program(command: list[str]) -> tuple[str, list[str], bool] | None:
-    """Return `-m` or nothing, a module or script and its arguments, and whether `-P` was given; None if it is else."""
+    """Return `-m` or nothing, a module or script and its arguments, and whether `-P` was given; None otherwise."""
     words = command[1:]
     is_safe = words[:1] == ["-P"]
     if is_safe:

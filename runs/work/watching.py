@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from observers.notifying.sending import LEVELS, Message, Sending
-from observers.notifying.sent import alert_event, event_of_session
-from runs.errors import StoreAwayError, StoreError
-from runs.query.filters import Question
-from runs.query.flattening import list_of
-from runs.query.names import REFUSED, SWEEP
-from runs.query.texts import count_text, duration_text
-from runs.stores.run import Run
-from runs.stores.store import NEWEST_FIRST, Store
+from sacristan.observers.notifying.sending import LEVELS, Message, Sending
+from sacristan.observers.notifying.sent import alert_event, event_of_session
+from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.flattening import list_of
+from sacristan.runs.query.names import REFUSED, SWEEP
+from sacristan.runs.query.texts import count_text, duration_text
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import NEWEST_FIRST, Store
 
 __all__ = ["Notice", "Outbox", "RecentRuns"]
 
@@ -42,8 +42,6 @@ class Notice:
         run: The run that it is about, or the last one of the queue or the sweep, which keeps the claim on the message.
         event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
             `sweep_done`; or an alert.
-        text: What happened, in a line or more.
-        level: As in `observers.notifying.sending.Message`.
     """
 
     run: Run
@@ -58,15 +56,7 @@ class Notice:
 
 
 class RecentRuns:
-    """The runs of a store that were active lately or have not ended, however many there are.
-
-    Args:
-        store: The store.
-        back: How far to look back.
-
-    Attributes:
-        runs: The runs, as of the last look.
-    """
+    """The runs of a store that were active lately or have not ended, however many there are."""
 
     def __init__(self, store: Store, back: timedelta) -> None:
         self._store, self._back = store, back
@@ -110,12 +100,10 @@ class RecentRuns:
     def notices(
         self, after_s: float, known: Iterable[tuple[str, str]] = (), *, is_sending: bool = True
     ) -> list[Notice]:
-        """Return what is to be told of single runs and of the queue.
+        """Return what there is to say about single runs and the queue, without the notices whose keys are `known`.
 
-        Args:
-            after_s: The shortest duration, in seconds, of a completed run that is worth a message.
-            known: Keys of notices to leave out.
-            is_sending: Whether to leave out what runs send themselves, unless no receiver took it.
+        Completed runs shorter than `after_s` seconds are not worth a message. If `is_sending`, what runs send
+        themselves is left out, unless no receiver took it.
         """
         known = set(known)
         found = [notice for run in self.runs for notice in (*self._of_alerts(run), *self._of_end(run, after_s, known))]
@@ -150,7 +138,7 @@ class RecentRuns:
         return "dead" if run.status == "DEAD" else None
 
     def _of_queue(self) -> Notice | None:
-        """Return that the queue is empty, told once for each last run."""
+        """Return that the queue is empty, once for each last run."""
         queued = [run for run in self.runs if run.get("queue_time") is not None and run.get(SWEEP) is None]
         done = [run for run in queued if self.ended(run)]
         if not done or any(run.status in _WAITING for run in queued):
@@ -177,14 +165,7 @@ class RecentRuns:
 
 
 class _Arrivals:
-    """The runs that arrived in a store lately, whatever their times: a store numbers its runs as they arrive.
-
-    Args:
-        store: The store.
-
-    Attributes:
-        ids: Ids of the runs, as of the last look.
-    """
+    """The runs that arrived in a store lately, whatever their times: a store numbers its runs as they arrive."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -193,11 +174,9 @@ class _Arrivals:
         self.ids: set[str] = set()
 
     def look(self, recent: Iterable[Run], since: datetime) -> set[str]:
-        """Look at the store, and return the ids of the runs that arrived since a time.
+        """Return the ids of the runs that arrived since a time.
 
-        Args:
-            recent: Runs whose times are recent. Runs with a higher number than one that started lately came after it.
-            since: The time.
+        Runs with a higher number than one of `recent` that started since then arrived after it.
         """
         now = datetime.now(UTC)
         highest = max((int(run.id) for run in self._find({"id": {"$gt": 0}}, "-id", 1)), default=0)
@@ -223,12 +202,8 @@ class Outbox:
     """Sends notices, all of one look in one message, unless somebody has sent them.
 
     Args:
-        store: The store, which keeps the claims.
         addresses: Where to send them; without any, notices are only passed on.
         tell: Takes a line about a message that cannot be sent.
-
-    Attributes:
-        has_untaken: Whether there was a message that no receiver took.
     """
 
     def __init__(self, store: Store, addresses: Sequence[str], tell: Callable[[str], None]) -> None:
@@ -238,17 +213,7 @@ class Outbox:
         self.done: set[tuple[str, str]] = set()
 
     def send(self, notices: Sequence[Notice]) -> list[Notice]:
-        """Send notices, and wait until receivers have them or the time is over.
-
-        Args:
-            notices: The notices.
-
-        Returns:
-            Those that this process was the first to claim, and that a receiver took.
-
-        Raises:
-            StoreAwayError: If the store is away.
-        """
+        """Send notices, wait for receivers until time is up, and return those that this process claimed and sent."""
         notices = [notice for notice in notices if notice.key not in self.done]
         if not self._addresses:
             self.done |= {notice.key for notice in notices}
@@ -287,7 +252,7 @@ class Outbox:
                 self._tell(f"not noted that a message was {'sent' if is_sent else 'not sent'}: {error}")
 
     def _deliver(self, message: Message) -> bool:
-        """Send a message; return whether a receiver took it. The same problem is told once."""
+        """Send a message; return whether a receiver took it. The same problem is logged once."""
         problems = ["the process that sends it cannot be started"] * len(self._addresses)
         with contextlib.suppress(OSError):
             problems = Sending(message, self._addresses).problems()

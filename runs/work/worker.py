@@ -4,7 +4,7 @@
     Task     says how its process is started, and judges its end
     Worker   starts, hears, interrupts and ends the processes
 
-A process asks its worker before it begins to record, and the worker asks the claims (`runs.work.claims`).
+A process asks its worker before it begins to record, and the worker asks the claims (`sacristan.runs.work.claims`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import RunsError
-from runs.rerun.launching import Launch
-from runs.rerun.processes import raising_signals
-from runs.work.claims import Claims
-from runs.work.printed import Printed
-from runs.work.sharing import divided_threads, visible_gpus
-from runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
+from sacristan.runs.errors import RunsError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.processes import raising_signals
+from sacristan.runs.work.claims import Claims
+from sacristan.runs.work.printed import Printed
+from sacristan.runs.work.sharing import divided_threads, visible_gpus
+from sacristan.runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
 
 __all__ = ["End", "Source", "Task", "Worker"]
 
@@ -41,9 +41,6 @@ class End:
     Attributes:
         code: Exit code, negative for the signal that ended it.
         has_begun: Whether its run began.
-        folder: Folder of its record; None if it has none.
-        is_late: Whether the worker ended it because it took longer than its task may.
-        lines: The last lines that it printed.
         by_signal: Whether the worker ended because of a signal, and not because of an error.
     """
 
@@ -59,10 +56,6 @@ class Task(abc.ABC):
     """An attempt at a run that this worker has claimed.
 
     Attributes:
-        name: Its name in messages.
-        launch: How its process is started.
-        claims: Where it is claimed.
-        attempt: The claimed attempt.
         trial: Facts for the process, as in `WarmPython.start`; none outside of a sweep.
         timeout_s: Seconds that the process may take.
         hears: Whether the process tells when its run begins, and asks before; see `WarmPython.start`.
@@ -84,56 +77,25 @@ class Task(abc.ABC):
         """Note that the process was started."""
 
     def may_begin(self, process: Mapping[str, Any]) -> bool:
-        """Decide whether the process of this task may begin to record its run.
-
-        Args:
-            process: Lease of the process.
-
-        Returns:
-            False if another worker has claimed a later attempt; see `Claims.begin`.
-
-        Raises:
-            StoreError: If the store cannot be asked.
-        """
+        """Decide whether the process with this lease may begin its run: no other worker claimed a later attempt."""
         return self.claims.begin(self.attempt, process)
 
     def report(self, event: Event) -> bool | None:
-        """Note a value that the process has reported.
+        """Note a value that the process has reported, and return whether the run must end here, as PRUNED.
 
-        Args:
-            event: The report: name, value and step.
-
-        Returns:
-            Whether the run must end here, as PRUNED; None if the process does not wait for an answer.
-
-        Raises:
-            RunsError: If the value cannot be noted.
+        None if the process does not wait for an answer.
         """
         return None
 
     @abc.abstractmethod
     def ended(self, end: End) -> bool:
-        """Judge the end of the process, and note what came of the task.
-
-        Args:
-            end: How it ended.
-
-        Returns:
-            Whether the task ended well; the worker counts the others.
-
-        Raises:
-            RunsError: If the outcome cannot be noted.
-        """
+        """Judge the end of the process, record the outcome, and return whether the task ended well."""
 
     @abc.abstractmethod
     def interrupted(self, end: End) -> None:
         """Leave the task to other workers, because this worker was interrupted, and with it the process.
 
-        Args:
-            end: How the process ended; by default one that was not started.
-
-        Raises:
-            RunsError: If that cannot be noted; the worker ends all the same.
+        The worker ends even if this raises RunsError. `End()` is that of a process that was not started.
         """
 
 
@@ -142,11 +104,7 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def take(self) -> Task | None:
-        """Claim the next task; return None if there is none now.
-
-        Raises:
-            RunsError: If the source cannot be read.
-        """
+        """Claim the next task; return None if there is none now."""
 
     def beat(self) -> None:  # noqa: B027
         """Note that this worker lives; called about once a second."""
@@ -162,18 +120,7 @@ class Source(abc.ABC):
 
 @dataclasses.dataclass
 class _Running:
-    """A task whose process was started.
-
-    Attributes:
-        task: The task.
-        job: Its process.
-        output: What the process prints.
-        place: Which of the worker's places it has.
-        until: When the process is too late, by the monotonic clock.
-        has_begun: Whether the run has begun.
-        folder: Folder of its record.
-        is_late: Whether the process was ended because it was too late.
-    """
+    """A task whose process was started, and may take until `until` on the monotonic clock."""
 
     task: Task
     job: Job
@@ -189,7 +136,6 @@ class Worker:
     """Runs the tasks of a source.
 
     Args:
-        source: The source.
         tell: Takes a sentence for the person.
         num_places: How many processes run at a time; they share CPU threads and GPUs.
         packages: Modules that its warm Python imports.
@@ -217,14 +163,7 @@ class Worker:
         self._is_ending = self._is_signalled = False
 
     def work(self, *, until_empty: bool = False) -> None:
-        """Run tasks until none is left, or for ever. A signal that ends this interrupts the running ones.
-
-        Args:
-            until_empty: Whether to return once all processes have ended and the source has no task.
-
-        Raises:
-            RunsError: If the source cannot say what comes next, or a task cannot note how it ended.
-        """
+        """Run tasks, until none is left if `until_empty`. A signal that ends this interrupts the running ones."""
         is_waiting = False
         with raising_signals(), contextlib.ExitStack() as stack:
             self._stack = stack
@@ -279,7 +218,7 @@ class Worker:
         task.started()
 
     def _look(self) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for an event, and handle it."""
         if self._running:
             wait_for_any([running.job for running in self._running], _LOOK_S)
         for running in list(self._running):

@@ -39,7 +39,7 @@ from pathlib import Path
 import bson
 import pymongo
 
-from runs.work.mongod import Mongod
+from sacristan.runs.work.mongod import Mongod
 
 LAB = Path("/tmp/stored/lab")
 HOST = "lab"
@@ -51,8 +51,8 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import Experiment
-from observers import Histogram, Image, Table, Text, file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import Histogram, Image, Table, Text, file_observer
 
 ex = Experiment("own")
 ex.observers.append(file_observer("my_runs"))

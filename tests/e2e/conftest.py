@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.checkpoints.files import load_checkpoint
-from observers.record.media_files import read_media, read_table
-from observers.record.points.intact_points import read_metrics, read_points
-from observers.record.points.points import is_rewound
-from observers.record.schema import read_names
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.observers.record.media_files import read_media, read_table
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.points import is_rewound
+from sacristan.observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process
 
 LAB = Path(__file__).parents[2]

@@ -32,7 +32,7 @@ NUM_COLD = 1
 READ_BY_SHELLS = set("$`|&;<>()*?[]{}~#!\\")
 QUOTED = re.compile("'[^']*'")
 
-OPENING = "import runs\n\nstore = runs.open_store()\n"
+OPENING = "from sacristan import runs\n\nstore = runs.open_store()\n"
 
 
 def commands(block: str) -> list[tuple[str, list[str]]]:
@@ -49,8 +49,10 @@ def commands(block: str) -> list[tuple[str, list[str]]]:
 def words(command: str) -> list[str] | str:
     """Return the words of a command; the command itself, if that takes a shell."""
     name, *others = shlex.split(command)
-    is_plain = name == "python" and READ_BY_SHELLS.isdisjoint(QUOTED.sub("", command))
-    return [sys.executable, *others] if is_plain else command
+    is_plain = name in ("python", "sacristan") and READ_BY_SHELLS.isdisjoint(QUOTED.sub("", command))
+    if not is_plain:
+        return command
+    return [sys.executable, *(["-m", "sacristan"] if name == "sacristan" else []), *others]
 
 
 @pytest.fixture(scope="module", params=["short", pytest.param("whole", marks=pytest.mark.nightly)])
@@ -123,7 +125,7 @@ def test_tutorial_continues_from_the_readme_in_the_same_folder(lab):
     """The sweep of README.md, which no test types there, has the id of the tutorial's."""
     readme, tutorial = ((LAB / name).read_text() for name in ("README.md", "docs/tutorial.md"))
     sweep = next(line for line in readme.splitlines() if "sweep.run" in line and line.startswith("python "))
-    table = next(line for line in readme.splitlines() if line.startswith("python -m runs compare --sweep"))
+    table = next(line for line in readme.splitlines() if line.startswith("sacristan compare --sweep"))
     section = tutorial[tutorial.index("## 3.") : tutorial.index("## 4.")]
     again = [line.removeprefix("$ ") for line in section.splitlines() if line.startswith("$ ")]
     environ = {**os.environ, **launcher(lab / "bin")}
@@ -164,16 +166,16 @@ FIRST_QUESTIONS = {
     "What does it cost in speed?": ["µs for the training thread"],
     "How do I log a metric or an image?": ["_run.log_scalar(", "Image(np."],
     "How do I use my own model, data or loss?": ["model.name=nets:Deep", "data.name=mine:measurements"],
-    "How do I look at runs?": ["python -m runs board"],
+    "How do I look at runs?": ["sacristan board"],
     "How do I sweep?": ["python exp.py sweep.run with"],
-    "How do I compare over seeds?": ["sweep.over='{seed: [0, 1, 2]}'", "python -m runs compare"],
-    "How do I resume or reproduce a run?": ["python -m runs resume 3", "python -m runs reproduce 1"],
+    "How do I compare over seeds?": ["sweep.over='{seed: [0, 1, 2]}'", "sacristan compare"],
+    "How do I resume or reproduce a run?": ["sacristan resume 3", "sacristan reproduce 1"],
     "Where are my runs? How do I delete them?": [
         "python exp.py -F archive",
-        "python -m runs rm latest",
-        "python -m runs gc",
+        "sacristan rm latest",
+        "sacristan gc",
     ],
-    "How do I get data in and out?": ["python -m runs import old.csv", "--limit 0 --output everything.zip"],
+    "How do I get data in and out?": ["sacristan import old.csv", "--limit 0 --output everything.zip"],
 }
 
 

@@ -13,8 +13,8 @@ import time
 
 import pytest
 
-from observers.record.points.intact_points import read_points
-from observers.record.schema import read_names
+from sacristan.observers.record.points.intact_points import read_points
+from sacristan.observers.record.schema import read_names
 
 # Dozens of processes that each import torch, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(900)

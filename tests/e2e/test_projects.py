@@ -1,4 +1,4 @@
-"""A project of one's own, beside no lab: `python -m experiments new NAME --project`, and what its README says."""
+"""A project of one's own, beside no lab: `sacristan new NAME --project`, and what its README says."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.new import write_project
+from sacristan.experiments.new import write_project
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]
@@ -36,8 +36,8 @@ def test_project_trains_with_recipes_sweeps_and_reproduces(python, tmp_path):
     readme = (tmp_path / "my_vision" / "README.md").read_text()
     (sweep,) = re.findall(r"python (exp\.py sweep\.run .*)", readme)
     python(*shlex.split(sweep), "data.limit=200")
-    assert python("-m", "runs", "reproduce", "1").stdout.startswith("IDENTICAL")
-    listed = json.loads(python("-m", "runs", "ls", "--json").stdout)
+    assert python("-m", "sacristan", "reproduce", "1").stdout.startswith("IDENTICAL")
+    listed = json.loads(python("-m", "sacristan", "ls", "--json").stdout)
     assert {run["name"] for run in listed} == {"my_vision"}
     assert [run["status"] for run in listed] == ["COMPLETED"] * 4
     assert run_of(tmp_path, 1)["meta"]["named_configs"] == [str(LAB / "configs" / "digits_mlp.yaml")]

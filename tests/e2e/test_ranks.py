@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from observers.record.points.intact_points import read_metrics
-from runs import open_store
-from runs.rerun.resuming import resume_launch
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.runs import open_store
+from sacristan.runs.rerun.resuming import resume_launch
 from tests.processes import PIPE, Process, launcher, run
 from tests.ranks import started_ranks, wait_for_all, write_experiment
 
@@ -140,7 +140,7 @@ def test_record_lists_ranks_and_what_each_printed(lab, together):
 def test_runs_show_the_ranks_and_the_output_of_one(lab, together):
     def typed(*words):
         done = run(
-            [sys.executable, "-m", "runs", "--store", "together", *words], cwd=lab, capture_output=True, text=True
+            [sys.executable, "-m", "sacristan", "--store", "together", *words], cwd=lab, capture_output=True, text=True
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -238,7 +238,7 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbr
     assert "is gone without a word" in found["fail_trace"][-1]
     assert last_state(lab, "killed")["step"] == 4
 
-    # As `runs resume` starts it.
+    # As `sacristan resume` starts it.
     launch = resume_launch(found)
     done = run(launch.command, cwd=launch.cwd, env=launch.environ(), capture_output=True, text=True, starts_python=True)
     assert done.returncode == 0, done.stderr
@@ -401,7 +401,7 @@ def test_the_script_for_slurm_trains_by_all_processes_of_a_node(tmp_path):
     assert run(["bash", "-n", "job.sh"], cwd=tmp_path).returncode == 0
     environ = {**os.environ, **launcher(tmp_path / "bin"), "PYTHONPATH": str(LAB), "OMP_NUM_THREADS": "1"}
     start = '[sys.executable, "-m", "torch.distributed.run", *sys.argv[1:]], starts_python=True'
-    torchrun = (tmp_path / "bin" / "python").read_text().replace("[sys.executable, *sys.argv[1:]]", start)
+    torchrun = (tmp_path / "bin" / "python").read_text().replace("[sys.executable, *[], *sys.argv[1:]]", start)
     for name, text in {**STAND_INS, "torchrun": torchrun}.items():
         (tmp_path / "bin" / name).write_text(text)
         (tmp_path / "bin" / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""`python -m runs resume` and `fork`, as typed: a run that was cut off, and new ones that start from its states."""
+"""`sacristan resume` and `fork`, as typed: a run that was cut off, and new ones that start from its states."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from ingredients.checkpoints.files import load_checkpoint
-from observers.record.points.intact_points import entries_of, read_all_points, read_metrics, read_points
-from observers.record.points.points import POINT
-from observers.record.schema import read_names
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.observers.record.points.intact_points import entries_of, read_all_points, read_metrics, read_points
+from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -30,10 +30,10 @@ OWN = """
 import torch
 from torch import nn
 
-from experiments import Callback, Experiment, Task, loop
-from ingredients import checkpoint, data, device, optimizer, training
-from ingredients.config.seed import global_stream
-from observers import file_observer, run_folder
+from sacristan.experiments import Callback, Experiment, Task, loop
+from sacristan.ingredients import checkpoint, data, device, optimizer, training
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.observers import file_observer, run_folder
 
 ex = Experiment("own", [part.ingredient for part in (device, data, optimizer, training, checkpoint)])
 ex.alias(epochs="training.epochs")
@@ -107,7 +107,7 @@ class Lab:
         return Process(command, cwd=self.folder, stdout=DEVNULL, stderr=DEVNULL)
 
     def runs(self, *words):
-        command = [sys.executable, "-m", "runs", *words]
+        command = [sys.executable, "-m", "sacristan", *words]
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
         return run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, env=env)
 
@@ -203,7 +203,7 @@ def test_killed_verification_takes_its_replay_along(lab):
     run, _ = lab.cut_off("seed=6", "epochs=4000", *SETTINGS[1:], by=signal.SIGKILL)
     # It replays up to the last recorded step, which is put beyond what it reaches.
     append_point(lab.folder / "my_runs" / str(run), step=10**6)
-    command = [sys.executable, "-m", "runs", "resume", str(run), "--verify", str(10**6)]
+    command = [sys.executable, "-m", "sacristan", "resume", str(run), "--verify", str(10**6)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with Process(command, cwd=lab.folder, env=env, stdout=DEVNULL, stderr=DEVNULL, cold=True) as process:
         deadline = time.monotonic() + 60

@@ -25,8 +25,8 @@ SCRIPT = """
 import sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
 ex = Experiment("recorded", save_git_info=False)
 where = sys.argv.pop(1)
 ex.observers.append(MongoObserver(where, "{database}", failure_dir="spool") if "://" in where else FileObserver(where))
@@ -90,7 +90,7 @@ def runs(environment):
     """Run a command to its end, into pipes."""
 
     def call(*words):
-        command = [sys.executable, "-m", "runs", *words]
+        command = [sys.executable, "-m", "sacristan", *words]
         return run(command, cwd=LAB, env=environment, capture_output=True, text=True, timeout=60)
 
     return call
@@ -98,7 +98,7 @@ def runs(environment):
 
 def in_terminal(words, environment, columns, **variables):
     """Run a command in a terminal, and return what it wrote."""
-    return run_in_terminal([sys.executable, "-m", "runs", *words], LAB, {**environment, **variables}, columns)[1]
+    return run_in_terminal([sys.executable, "-m", "sacristan", *words], LAB, {**environment, **variables}, columns)[1]
 
 
 def without_colours(text):
@@ -123,7 +123,7 @@ def lines_until(stream, is_last, timeout_s=60.0):
 def test_cold_ls_loads_neither_torch_nor_rich(runs, environment):
     script = """
 import json, sys
-from runs.__main__ import main
+from sacristan.__main__ import main
 heavy = ("torch", "pandas", "rich", "sacred", "sklearn", "matplotlib", "argcomplete")
 for words in json.loads(sys.argv[1]):
     print(words, main(words), [name for name in heavy if name in sys.modules], file=sys.stderr)
@@ -163,7 +163,7 @@ def test_log_keeps_colours_in_a_terminal_and_drops_the_rest(runs, environment):
 
 def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_path):
     """`ls --follow` goes on until Ctrl-C, `log --follow` until the run ends."""
-    command = (sys.executable, "-m", "runs")
+    command = (sys.executable, "-m", "sacristan")
     pipes = {"cwd": LAB, "env": environment, "stdout": PIPE, "stderr": PIPE}
     listing = started(*command, "ls", "--follow", "--json", "--columns", "status,lr", **pipes)
     assert json.loads(lines_until(listing.stdout, lambda line: True)[-1])["status"] == "COMPLETED"
@@ -194,8 +194,8 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
             2,
             "error: argument --limit: got 'x', expected a whole number of at least 0, 0 for all; see ",
         ),
-        (["ls", "--lim", "3"], 2, "error: got '--lim'; did you mean --limit?; see python -m runs ls --help"),
-        (["show"], 2, "error: the following arguments are required: RUN; see python -m runs show --help"),
+        (["ls", "--lim", "3"], 2, "error: got '--lim'; did you mean --limit?; see sacristan ls --help"),
+        (["show"], 2, "error: the following arguments are required: RUN; see sacristan show --help"),
         (["ls", "--where", "lr"], 1, "error: got the condition 'lr', expected NAME"),
         (["ls", "--store", "/nowhere/at/all"], 1, "error: there is no folder /nowhere/at/all; give the folder or URL"),
         (["ls", "--store", "ftp://x"], 1, "error: got the store 'ftp://x', expected a folder or a mongodb:// URL"),
@@ -213,7 +213,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
     ids=str,
 )
 def test_errors_are_one_line_that_says_what_to_do(words, code, message):
-    command = [sys.executable, "-m", "runs", *words]
+    command = [sys.executable, "-m", "sacristan", *words]
     done = run(command, cwd=LAB, env={**os.environ, "PYTHONPATH": str(LAB)}, capture_output=True, text=True)
     assert done.returncode == code
     assert done.stderr.startswith(message)
@@ -223,14 +223,14 @@ def test_errors_are_one_line_that_says_what_to_do(words, code, message):
 
 
 def test_without_a_command_there_is_help(environment):
-    done = run([sys.executable, "-m", "runs"], cwd=LAB, env=environment, capture_output=True, text=True)
+    done = run([sys.executable, "-m", "sacristan"], cwd=LAB, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("usage: python -m runs")
-    assert "reproduce    run a past run again" in done.stdout
+    assert done.stdout.startswith("usage: sacristan")
+    assert re.search("^  reproduce +run a past run again", done.stdout, re.MULTILINE)
 
 
 def test_closed_pipe_ends_quietly(environment):
-    text = f"{sys.executable} -m runs ls | true; exit ${{PIPESTATUS[0]}}"
+    text = f"{sys.executable} -m sacristan ls | true; exit ${{PIPESTATUS[0]}}"
     done = run(["bash", "-c", text], cwd=LAB, env=environment, capture_output=True, text=True)
     assert done.returncode in (0, 141)
     assert done.stderr == ""
@@ -239,10 +239,10 @@ def test_closed_pipe_ends_quietly(environment):
 # Completion
 
 SHELLS = {
-    "bash": """eval "$(runs completion bash)"; COMP_LINE='{line}' COMP_POINT={point} COMP_TYPE=9
+    "bash": """eval "$(sacristan completion bash)"; COMP_LINE='{line}' COMP_POINT={point} COMP_TYPE=9
         COMP_WORDS=({line}) COMP_CWORD={word}
         _python_argcomplete runs "${{COMP_WORDS[COMP_CWORD]}}" ''; printf '%s\\n' "${{COMPREPLY[@]}}" """,
-    "fish": "runs completion fish | source; complete -C '{line}'",
+    "fish": "sacristan completion fish | source; complete -C '{line}'",
 }
 
 
@@ -250,14 +250,14 @@ SHELLS = {
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("runs sho", {"show"}), ("runs ls --wh", {"--where"}), ("runs show ", {"1", "latest"})],
+    [("runs sho", {"show"}), ("sacristan ls --wh", {"--where"}), ("sacristan show ", {"1", "latest"})],
 )
 def test_shell_completes_commands_options_and_runs(environment, tmp_path, shell, line, expected):
     if shutil.which(shell) is None:
         pytest.skip(f"there is no {shell} here")
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "runs"
-    program.write_text(f"#!{sys.executable}\nimport sys\nfrom runs.__main__ import main\nsys.exit(main())\n")
+    program.write_text(f"#!{sys.executable}\nimport sys\nfrom sacristan.__main__ import main\nsys.exit(main())\n")
     program.chmod(0o755)
     word = len(line.split(" ")) - 1
     text = SHELLS[shell].format(line=line, point=len(line), word=word)
@@ -272,7 +272,8 @@ def test_shell_completes_commands_options_and_runs(environment, tmp_path, shell,
 def test_zsh_takes_the_script(environment, tmp_path):
     if shutil.which("zsh") is None:
         pytest.skip("there is no zsh here")
-    text = f'autoload -Uz compinit; compinit -u; eval "$({sys.executable} -m runs completion zsh)"; echo $_comps[runs]'
+    text = f'autoload -Uz compinit; compinit -u; eval "$({sys.executable} -m sacristan completion zsh)"; '
+    text += "echo $_comps[sacristan]"
     variables = {**environment, "HOME": str(tmp_path)}
     done = run(["zsh", "-fc", text], cwd=LAB, env=variables, capture_output=True, text=True)
     assert done.stdout.strip() == "_python_argcomplete", done.stderr

@@ -17,10 +17,10 @@ WAYS = {"full": "No space left on device", "closed": "it is closed"}
 SCRIPT = """
 import contextlib, io, json, os, sys
 sys.path.insert(0, {lab!r})
-from experiments import Experiment
-from ingredients import data, device, loss, model
-from observers import file_observer
-from runs.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.ingredients import data, device, loss, model
+from sacristan.observers import file_observer
+from sacristan.__main__ import main
 
 ex = Experiment("printed", ingredients=[part.ingredient for part in (device, data, loss, model)], save_git_info=False)
 ex.observers.append(file_observer("my_runs"))
@@ -152,7 +152,7 @@ def without_notes(end):
 def test_process_whose_output_cannot_be_written_says_so_when_it_ends(tmp_path, way):
     (tmp_path / "my_runs").mkdir()
     to = {"full": ">/dev/full", "closed": ">&-"}[way]
-    text = f"PYTHONPATH={LAB} {sys.executable} -m runs ls {to}"
+    text = f"PYTHONPATH={LAB} {sys.executable} -m sacristan ls {to}"
     done = run(text, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (74, LINE.format(why=WAYS[way]))
     done = run(f"{text} 2>&-", cwd=tmp_path, capture_output=True, text=True)

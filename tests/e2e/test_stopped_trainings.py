@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.checkpoints.files import load_checkpoint
 
 # Dozens of processes that each import torch, on a machine that may be busy.
 pytestmark = pytest.mark.timeout(900)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from observers.record.media_files import read_media, read_table
+from sacristan.observers.record.media_files import read_media, read_table
 from tests.processes import run
 from tests.terminals import run_in_terminal
 
@@ -23,9 +23,9 @@ PAIR = '''
 
 import torch
 
-from experiments import Experiment
-from ingredients import amp, device, optimizer
-from ingredients.config.seed import torch_stream
+from sacristan.experiments import Experiment
+from sacristan.ingredients import amp, device, optimizer
+from sacristan.ingredients.config.seed import torch_stream
 
 decoder_optimizer = optimizer.ingredient.twin("decoder_optimizer")
 ex = Experiment("pair", ingredients=[device.ingredient, amp.ingredient, optimizer.ingredient, decoder_optimizer])
@@ -218,7 +218,8 @@ def test_run_on_a_terminal_ends_with_commands_that_work(watched):
     show, board, evaluate = [shlex.split(line) for line in shown.partition("Next, ")[2].splitlines()[1:]]
     env = {**os.environ, "PYTHONPATH": str(LAB)}
     for command in (show, [*board, "--help"], evaluate):
-        done = run([sys.executable, *command[1:]], cwd=folder, env=env, capture_output=True, text=True)
+        words = ["-m", *command] if command[0] == "sacristan" else command[1:]
+        done = run([sys.executable, *words], cwd=folder, env=env, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     record = json.loads((folder / "my_runs" / "2" / "run.json").read_text())
     assert (record["command"], record["status"]) == ("evaluate", "COMPLETED")

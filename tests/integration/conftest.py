@@ -15,24 +15,24 @@ from typing import Any
 import pymongo
 import pytest
 
-from runs.stores.opening import open_store
-from runs.stores.store import Store
-from runs.transfer.syncing import reap
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.syncing import reap
 from tests.processes import DEVNULL, Process
 
 HEAD = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
 ex = Experiment("recorded")
 """
 
 
 # At its end a run waits for a database that does not answer half a second, in place of ten.
 IMPATIENT = """
-import observers.mongo.observer
-observers.mongo.observer.DRAIN_BOUND_S = 0.5
+import sacristan.observers.mongo.observer
+sacristan.observers.mongo.observer.DRAIN_BOUND_S = 0.5
 """
 
 

@@ -24,15 +24,15 @@ import pymongo
 import pytest
 import torch
 
-from experiments import Experiment
-from observers import FileObserver, Image, MongoObserver, Text
-from runs.__main__ import main
-from runs.errors import StoreError
-from runs.stores.opening import open_store
-from runs.transfer.anonymous import anonymised
-from runs.transfer.archives import export_runs, import_runs
-from runs.transfer.foreign import import_foreign
-from runs.transfer.packed_files import Budget, members
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Image, MongoObserver, Text
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.anonymous import anonymised
+from sacristan.runs.transfer.archives import export_runs, import_runs
+from sacristan.runs.transfer.foreign import import_foreign
+from sacristan.runs.transfer.packed_files import Budget, members
 from tests.folders import read_files
 from tests.processes import Process
 
@@ -298,7 +298,7 @@ def test_killed_export_leaves_nothing_visible_and_the_next_one_cleans_up(name, m
     for at in ("killed", "whole"):
         (tmp_path / at).mkdir()
     place = tmp_path / "killed" / name
-    with Process([sys.executable, "-m", "runs", *words, str(place)], cwd=tmp_path) as process:
+    with Process([sys.executable, "-m", "sacristan", *words, str(place)], cwd=tmp_path) as process:
         while process.poll() is None and not any(place.parent.glob(f".{name}.incomplete/content/{moment}")):
             os.sched_yield()  # the moment is shorter than the pause of `wait_for`
         process.send_signal(signal.SIGKILL)
@@ -349,7 +349,7 @@ def test_common_word_stays_but_for_fields_and_home_folders(runs_folder, tmp_path
 
 
 def test_archive_in_which_a_word_is_left_is_not_written(runs_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("runs.transfer.hidden_words.HiddenWords.text", lambda self, text: text)
+    monkeypatch.setattr("sacristan.runs.transfer.hidden_words.HiddenWords.text", lambda self, text: text)
     with (
         open_store(runs_folder) as store,
         pytest.raises(StoreError, match="words to hide are left, so nothing is writ"),

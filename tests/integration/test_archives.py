@@ -19,15 +19,16 @@ import pymongo
 import pytest
 import sacred
 
-from experiments import Experiment
-from observers import Image
-from observers.file.recording import recording_of
-from runs.__main__ import main
-from runs.errors import RunsError
-from runs.stores.authors import Author
-from runs.stores.opening import open_store
-from runs.transfer import archives
-from runs.transfer.archives import export_runs, import_runs
+from sacristan.__main__ import main
+from sacristan.configs.installation import install_command
+from sacristan.experiments import Experiment
+from sacristan.observers import Image
+from sacristan.observers.file.recording import recording_of
+from sacristan.runs.errors import RunsError
+from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer import archives
+from sacristan.runs.transfer.archives import export_runs, import_runs
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -190,7 +191,7 @@ def test_export_that_makes_no_sense_is_refused(origin, tmp_path, runs):
 def test_parquet_without_its_package_names_the_extra(origin, tmp_path, runs, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     said = runs("--store", origin, "export", "-o", tmp_path / "t.parquet", code=1)
-    assert "pip install 'sacristan[parquet]'" in said
+    assert install_command("parquet") in said
 
 
 # Archives that mean harm

@@ -7,9 +7,9 @@ import threading
 import gridfs
 import pytest
 
-from experiments import Experiment
-from observers import ArtifactError, FileObserver, MongoObserver, read_metrics
-from runs import open_store
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactError, FileObserver, MongoObserver, read_metrics
+from sacristan.runs import open_store
 
 
 def record(main, *observers, **options):
@@ -119,7 +119,7 @@ def test_artifact_on_a_file_system_that_stalls_holds_up_no_beat(tmp_path, made, 
         assert go_on.wait(20)
         return copy(*arguments)
 
-    from observers.record import stored_files
+    from sacristan.observers.record import stored_files
 
     copy = stored_files.copy_stream
 

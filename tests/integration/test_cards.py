@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import runs
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main as command
-from runs.comparison.model_card import escape_markdown, model_card
+from sacristan import runs
+from sacristan.__main__ import main as command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs.comparison.model_card import escape_markdown, model_card
 
 EVIL = "<img src=x onerror=alert(1)> [a](http://e.v) `b` **c** | d\n# e\x1b[31m"
 SHOWN = r"&lt;img src=x onerror=alert(1)\> \[a\](http\://e.v) \`b\` \*\*c\*\* \| d \# e \[31m"
@@ -67,7 +67,7 @@ def test_card_tells_the_same_from_files_and_mongodb_and_nothing_of_it_is_markup(
     assert "The interval is Wilson's, of the accuracy as a share of 20 test samples." in lines
     assert "- model.name: 'cnn'" in lines
     assert any(line.startswith("- torch: ") for line in lines)
-    assert "python -m runs reproduce 1" in lines
+    assert "sacristan reproduce 1" in lines
     assert lines[-3:] == ["## License", "", "<!-- the license of the weights, and of the data -->"]
     # All that is as it stood lies in blocks that nothing in them ends.
     outside, fence = [], None

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
-import runs
+from sacristan import runs
 
 BODY = """
 import ctypes, json, signal
-from observers import Image
-from runs import open_store
+from sacristan.observers import Image
+from sacristan.runs import open_store
 
 ex.observers.append(FileObserver("runs"))
 set_clock = ctypes.CDLL(os.environ["LD_PRELOAD"]).set_clock

@@ -16,10 +16,10 @@ import pymongo
 import pytest
 import yaml
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs.stores.opening import open_store
 
 ESC = "\x1b[31mred\x1b]0;title\x07"
 
@@ -283,7 +283,7 @@ def test_show_folds_the_settings_of_a_run_that_has_them_all_at_their_defaults(tm
     for words in (["1"], ["1", "--config"], ["2"]):
         assert main(["--store", str(tmp_path / "runs"), "show", *words]) == 0
         shown.append(capsys.readouterr().out)
-    assert "all 20 settings are at their defaults: python -m runs show 1 --config" in shown[0]
+    assert "all 20 settings are at their defaults: sacristan show 1 --config" in shown[0]
     assert "entry_5" not in shown[0]
     assert "entry_5" in shown[1]
     assert "entry_0" in shown[2]  # few need no folding
@@ -293,7 +293,7 @@ def test_show_lists_the_settings_that_are_not_at_their_defaults_and_all_when_ask
     rows = [line.split() for line in runs("show", "2").partition("config\n")[2].splitlines()]
     assert rows[0] == ["lr", "0.01", "command", "line"]
     assert rows[1] == ["model.name", "cnn", "command", "line"] or rows[1][0] == "seed"
-    assert any("more at their defaults: python -m runs show 2 --config" in " ".join(row) for row in rows)
+    assert any("more at their defaults: sacristan show 2 --config" in " ".join(row) for row in rows)
     every = runs("show", "2", "--config").partition("config\n")[2]
     assert every.startswith("  lr ")
     assert "at their defaults" not in every
@@ -318,7 +318,7 @@ def test_config_is_yaml_that_says_the_same(runs, documents):
     assert documents("config", "2", "model.hidden") == [8, 8]
     assert yaml.safe_load(runs("config", "4"))["text"] == f"text{ESC}"
     message = runs("config", "2", "model.nmae", code=1)
-    assert message == "error: the config of run 2 has no 'model.nmae'; see: python -m runs config 2\n"
+    assert message == "error: the config of run 2 has no 'model.nmae'; see: sacristan config 2\n"
 
 
 def test_log_into_a_pipe_is_the_output_byte_for_byte(runs, documents):

@@ -1,4 +1,4 @@
-"""`runs compare` and `runs plot` as typed, on a folder and on a real MongoDB."""
+"""`sacristan compare` and `sacristan plot` as typed, on a folder and on a real MongoDB."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import xml.etree.ElementTree as ET
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
 from tests.processes import Process
 
 ACCURACY = {"adam": [0.90, 0.92, 0.91], "sgd\x1b[31m": [0.85, 0.88, 0.83]}
@@ -265,7 +265,7 @@ def on_terminal(where, **variables):
     """Return what `plot` prints on a terminal of 50 columns."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 50, 0, 0))
-    command = [sys.executable, "-m", "runs", "--store", where, "plot", "1", "4", "--metric", "val/accuracy"]
+    command = [sys.executable, "-m", "sacristan", "--store", where, "plot", "1", "4", "--metric", "val/accuracy"]
     names = os.environ.keys() - {"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM"}
     env = {name: os.environ[name] for name in names} | {"PYTHONPATH": os.pathsep.join(sys.path)} | variables
     with Process(command, stdin=slave, stdout=slave, stderr=slave, env=env) as process:

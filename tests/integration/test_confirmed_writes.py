@@ -10,16 +10,16 @@ import pytest
 from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, OperationFailure, WTimeoutError
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
-from observers.mongo.destination import Destination, explain
-from runs import copy, open_store
-from runs.errors import ServerError, StoreError
-from runs.sweeps.study import outages
-from runs.sweeps.study.mongo_home import MongoHome
-from runs.sweeps.study.outages import Outages
-from runs.transfer.syncing import sync
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
+from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.runs import copy, open_store
+from sacristan.runs.errors import ServerError, StoreError
+from sacristan.runs.sweeps.study import outages
+from sacristan.runs.sweeps.study.mongo_home import MongoHome
+from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.transfer.syncing import sync
 from tests.replica_sets import ReplicaSet, until
 
 NUM_POINTS = 500

@@ -20,22 +20,22 @@ from pymongo.collection import Collection
 from sacred.observers import FileStorageObserver
 from starlette.testclient import TestClient
 
-from experiments import Experiment
-from observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
-from observers.file.recording import recording_of
-from observers.mongo.delivery import Delivery
-from observers.mongo.documents import object_id
-from observers.record.identity import lease
-from observers.record.media_files import read_media
-from observers.record.stored_files import keep
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.policy import Policy
-from runs.errors import DamagedError, StoreError
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
-from runs.transfer.exporting import export_to
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
+from sacristan.observers.file.recording import recording_of
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.stored_files import keep
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.errors import DamagedError, StoreError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
+from sacristan.runs.transfer.exporting import export_to
+from sacristan.runs.transfer.syncing import sync
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")
@@ -100,8 +100,8 @@ def record(kind, folder, url, name):
 def few_per_document():
     """Let documents of the database be full of few points, so that runs of a few hundred reach the chunks beyond."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 400)
-        patch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 80)
+        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 400)
+        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 80)
         yield
 
 

@@ -7,11 +7,11 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
-from runs import compare, open_store
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.policy import Policy
-from runs.errors import StoreError
+from sacristan.__main__ import main
+from sacristan.runs import compare, open_store
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.errors import StoreError
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900
 DAMAGE = {

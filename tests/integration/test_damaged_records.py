@@ -1,4 +1,4 @@
-"""Whatever a folder or a database holds for a record, readers get an answer, or an error of `runs.errors`."""
+"""Whatever a folder or a database holds for a record, readers get an answer, or an error of `sacristan.runs.errors`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import numpy as np
 import psutil
 import pytest
 
-from observers.record.identity import lease
-from observers.record.points.points import POINT
-from runs import copy, open_store
-from runs.__main__ import main
-from runs.errors import RunsError, StoreError
-from runs.transfer.unloading import unload
+from sacristan.__main__ import main
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs import copy, open_store
+from sacristan.runs.errors import RunsError, StoreError
+from sacristan.runs.transfer.unloading import unload
 
 UID = "0" * 31 + "1"
 PNG = b"\x89PNG"

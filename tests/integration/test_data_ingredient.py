@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments import Experiment
-from ingredients import data, device
-from ingredients.errors import ConfigError, DataError
+from sacristan.experiments import Experiment
+from sacristan.ingredients import data, device
+from sacristan.ingredients.errors import ConfigError, DataError
 
 HERE = __name__
 

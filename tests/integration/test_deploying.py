@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import exp
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from ingredients.deployment.formats import read_metadata
-from ingredients.deployment.hub import load_network, load_trained
-from ingredients.errors import CheckpointError, ConfigError, ModelError
+from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from sacristan.ingredients.deployment.formats import read_metadata
+from sacristan.ingredients.deployment.hub import load_network, load_trained
+from sacristan.ingredients.errors import CheckpointError, ConfigError, ModelError
 from tests import processes
 
 WINE = {"data.name": "wine", "epochs": 2, "lr": 0.05, "model.options.hidden": [8], "checkpoint.path": "run:1"}
@@ -129,7 +129,7 @@ def test_predictions_are_the_same_in_every_format(run, lab):
 
 @pytest.mark.slow
 def test_parts_of_the_data_that_a_checkpoint_was_trained_on_are_predicted(run, lab, caplog):
-    caplog.set_level(logging.INFO, "ingredients.data")
+    caplog.set_level(logging.INFO, "sacristan.ingredients.data")
     indices = {}
     for part in ("test", "val", "train", "all"):
         done = run("predict", **{"export.predictions": "npz", "data.part": part})

@@ -1,4 +1,4 @@
-"""`python -m runs docs`: in a checkout, built or not, and after installation from a wheel."""
+"""`sacristan docs`: in a checkout, built or not, and after installation from a wheel."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sysconfig
 
 import pytest
 
-from runs.__main__ import main
-from runs.commands import docs
+from sacristan.__main__ import main
+from sacristan.runs.commands import docs
 from tests.labs import copy_lab
 from tests.processes import imported, run
 from tests.terminals import run_in_terminal
@@ -18,7 +18,7 @@ PAGES = {
     "index": "# Sacristan",
     "sweeping": "# Sweeping: many runs",
     "sweep_specs": "# The spec of a sweep",
-    "reproducing": "# Reproducing and resuming\n`runs reproduce`, forks",
+    "reproducing": "# Reproducing and resuming\n`sacristan reproduce`, forks",
     "exactness": "# Seeds and exactness",
     "howto/log_an_image": "# How do I log an image?",
     "howto/resume_a_run": "# Resume a run",
@@ -45,7 +45,7 @@ def pages(lab):
 
 
 def asked(lab, *words):
-    return run([sys.executable, "-m", "runs", "docs", *words], cwd=lab, capture_output=True, text=True)
+    return run([sys.executable, "-m", "sacristan", "docs", *words], cwd=lab, capture_output=True, text=True)
 
 
 @pytest.mark.slow
@@ -82,7 +82,7 @@ def test_docs_on_a_terminal_opens_the_built_page_in_the_browser(lab, pages, tmp_
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {tmp_path}/opened\n')
     browser.chmod(0o755)
-    command = [sys.executable, "-m", "runs", "docs", "sweeping"]
+    command = [sys.executable, "-m", "sacristan", "docs", "sweeping"]
     assert run_in_terminal(command, lab, {**os.environ, "BROWSER": str(browser)}) == (0, f"{built}/sweeping.html\n")
     assert (tmp_path / "opened").read_text() == f"{(built / 'sweeping.html').as_uri()}\n"
     # A page that is newer than the build is not built yet.

@@ -7,11 +7,10 @@ import types
 import pytest
 import torch
 
-import experiments
-import ingredients
-from experiments import Experiment
-from ingredients import amp, data, device, loss, metrics, model, optimizer, scheduler, training
-from observers import FileObserver, run_folder
+from sacristan import experiments, ingredients
+from sacristan.experiments import Experiment
+from sacristan.ingredients import amp, data, device, loss, metrics, model, optimizer, scheduler, training
+from sacristan.observers import FileObserver, run_folder
 
 PARTS = (device, data, loss, metrics, model, optimizer, scheduler, amp, training, ingredients.checkpoint)
 SETTINGS = {"data.limit": 90, "data.batch_size": 16, "model.options.hidden": [8], "training.epochs": 1, "seed": 0}

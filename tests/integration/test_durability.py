@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import Experiment
-from ingredients.checkpoints.files import save_checkpoint
-from observers import FileObserver, Image
-from observers.record.points.intact_points import read_metrics
+from sacristan.experiments import Experiment
+from sacristan.ingredients.checkpoints.files import save_checkpoint
+from sacristan.observers import FileObserver, Image
+from sacristan.observers.record.points.intact_points import read_metrics
 
 
 @pytest.fixture

@@ -19,14 +19,14 @@ import pytest
 from sacred.utils import get_by_dotted_path, iterate_flattened
 from starlette.testclient import TestClient
 
-from experiments import Experiment, supervised
-from ingredients.config.scope import completed
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.policy import Policy
-from runs.stores.opening import open_store
-from runs.transfer.archives import export_runs, import_runs
-from runs.transfer.copying import copy
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment, supervised
+from sacristan.ingredients.config.scope import completed
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.archives import export_runs, import_runs
+from sacristan.runs.transfer.copying import copy
 from tests.data.make_store import text_in
 from tests.earlier_stores import ARCHIVES, load_database, unpack
 from tests.processes import run
@@ -66,7 +66,7 @@ class Lab:
         return done
 
     def runs(self, *words: str, code: int = 0) -> subprocess.CompletedProcess:
-        return self.run("-m", "runs", *words, code=code)
+        return self.run("-m", "sacristan", *words, code=code)
 
 
 @pytest.fixture(
@@ -273,7 +273,7 @@ ESSENTIAL |= {"training": "epochs"}
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["exp", "finetune", "gan", "language_model", "segment", "tabular", "text"])
 def test_state_without_a_setting_or_ingredient_means_its_default(name):
-    ex = composed() if name == "exp" else importlib.import_module(f"experiments.{name}").ex
+    ex = composed() if name == "exp" else importlib.import_module(f"sacristan.experiments.{name}").ex
     run = ex.run("print_config")
     changed = {entry for group in run.meta_info["origins"] for entry in group["entries"]}
     entries = {entry for entry, _ in iterate_flattened(run.config)} - changed

@@ -4,7 +4,7 @@ import pandas as pd
 import pymongo
 import pytest
 
-from runs import ExperimentLoader, FilterError, RunNotFoundError, StoreError
+from sacristan.runs import ExperimentLoader, FilterError, RunNotFoundError, StoreError
 
 
 @pytest.fixture(scope="module", params=[pytest.param("mongo", marks=pytest.mark.slow), "folder"])

@@ -23,14 +23,15 @@ import numpy as np
 import pandas
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, Image
-from runs.__main__ import main
-from runs.errors import ForeignError
-from runs.stores.opening import open_store
-from runs.transfer.archives import export_runs, import_runs
-from runs.transfer.exporting import export_to
-from runs.transfer.foreign import import_foreign
+from sacristan.__main__ import main
+from sacristan.configs.installation import install_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Image
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.archives import export_runs, import_runs
+from sacristan.runs.transfer.exporting import export_to
+from sacristan.runs.transfer.foreign import import_foreign
 
 WANDB = pytest.param(
     "wandb",
@@ -185,7 +186,7 @@ def test_names_and_steps_that_a_tracker_cannot_hold_are_told(kind, store, out):
 @pytest.mark.parametrize("kind", KINDS)
 def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, out, tmp_path):
     words = ["--store", store.where, "export", "1", "2", "3", "--format", kind, "-o", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "runs", *words], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "sacristan", *words], stderr=subprocess.DEVNULL)
     signs = {"tensorboard": ".*/*tfevents*", "mlflow": "artifacts/*/*/*/output.txt", "wandb": ".*/*.wandb"}
     deadline = time.monotonic() + 120
     while process.poll() is None and not any(out.glob(signs[kind])) and time.monotonic() < deadline:
@@ -222,7 +223,7 @@ def test_export_killed_at_some_moment_is_completed_by_the_next_one(kind, store, 
 def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(kind, reason, store, tmp_path):
     script = (
         "import resource, sys\n"
-        "from runs.__main__ import main\n"
+        "from sacristan.__main__ import main\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
@@ -260,12 +261,12 @@ def test_a_server_that_is_not_there_is_named_without_its_password(store):
 
 
 def test_missing_extra_is_named_before_anything_else_is_said(store, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("runs.transfer.targets.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("sacristan.runs.transfer.targets.importlib.util.find_spec", lambda name: None)
     for kind in ("mlflow", "wandb", "tensorboard"):
         assert main(["--store", store.where, "export", "1", "--format", kind, "-o", str(tmp_path / "out")]) == 1
         [line] = capsys.readouterr().err.splitlines()
         assert f"export to {kind} needs the package" in line
-        assert f"pip install 'sacristan[{kind}]'" in line
+        assert install_command(kind) in line
     assert not (tmp_path / "out").exists()
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 
 COLUMNS = ("width", "only", "mixed", "big", "odd", "net", "formula", "loss.max")
 EXACT = 2**60 + 1

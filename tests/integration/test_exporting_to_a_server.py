@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs.stores.opening import open_store
-from runs.transfer.exporting import export_to
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.exporting import export_to
 
 pytestmark = [
     pytest.mark.nightly,
@@ -88,7 +88,7 @@ def test_export_to_a_server_that_is_killed_midway_is_completed_by_the_next_one(s
 
     ex.run()
     words = ["--store", str(tmp_path / "runs"), "export", "1", "--format", "mlflow", "-o", server.url]
-    process = subprocess.Popen([sys.executable, "-m", "runs", *words], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-m", "sacristan", *words], stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not any(run.data.metrics for run in server.runs()[1]):
         pass
     server.kill()

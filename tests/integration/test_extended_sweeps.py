@@ -14,14 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 import optuna
 import pytest
 
-from runs.errors import SweepError
-from runs.stores.opening import open_store
-from runs.sweeps.spec.spec import read_spec, spec_of
-from runs.sweeps.study.continuing import retry_failed, take_up
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.readable import make_readable
-from runs.sweeps.views.status import Watcher
-from runs.work.warm import WarmPython
+from sacristan.runs.errors import SweepError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.spec.spec import read_spec, spec_of
+from sacristan.runs.sweeps.study.continuing import retry_failed, take_up
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.readable import make_readable
+from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.work.warm import WarmPython
 from tests.integration.test_sweeps import FAST, GRID, TINY, Sweep, command, on
 from tests.processes import PIPE, STDOUT, Process
 

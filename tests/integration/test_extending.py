@@ -3,20 +3,19 @@
 import json
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
 
-from runs import open_store
-from runs.board.app import create_app
+from sacristan.runs import open_store
+from sacristan.runs.board.app import create_app
 from tests.earlier_stores import ARCHIVES, unpack
+from tests.labs import copy_lab
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]
-PACKAGES = ("configs", "experiments", "ingredients", "observers", "runs")
 
 # What each addition does to which file: a text stands for a new file, a pair for what is replaced by what.
 ADDITIONS = {
@@ -26,8 +25,8 @@ ADDITIONS = {
 
 import argparse
 
-from runs.commands.terminal.arguments import open_given
-from runs.commands.terminal.text import print_text
+from sacristan.runs.commands.terminal.arguments import open_given
+from sacristan.runs.commands.terminal.text import print_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +39,10 @@ def main(arguments: argparse.Namespace) -> int:
         print_text(f"{len(store)} runs")
     return 0
 ''',
-        "runs/commands/__init__.py": ("COMMANDS = {\n", 'COMMANDS = {\n    "count": "count runs",\n'),
+        "runs/commands/__init__.py": (
+            '    "look at runs": {\n',
+            '    "look at runs": {\n        "count": "count runs",\n',
+        ),
     },
     "a kind of medium": {
         "observers/media/spectrograms.py": '''
@@ -48,9 +50,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 import numpy as np
 
-from observers.media.kinds import Media
-from observers.media.pixels import png_bytes
-from observers.record.media_files import Content
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.media.pixels import png_bytes
+from sacristan.observers.record.media_files import Content
 
 
 class Spectrogram(Media):
@@ -68,7 +70,7 @@ class Spectrogram(Media):
 ''',
         "observers/media/__init__.py": (
             "HOMES = {\n",
-            'HOMES = {\n    "Spectrogram": "observers.media.spectrograms",\n',
+            'HOMES = {\n    "Spectrogram": "sacristan.observers.media.spectrograms",\n',
         ),
     },
     "a setting": {
@@ -84,7 +86,7 @@ class Spectrogram(Media):
         "ingredients/noise.py": """
 '''Ingredient `noise`: what is added to the inputs.'''
 
-from ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.config.ingredient import Ingredient
 
 ingredient = Ingredient("noise")
 
@@ -96,7 +98,7 @@ def config():
 """,
         "experiments/supervised.py": (
             "    return [part.ingredient for part in (*parts, exporting, probe, sweep)]\n",
-            """    from ingredients import noise
+            """    from sacristan.ingredients import noise
 
     return [part.ingredient for part in (*parts, exporting, probe, sweep, noise)]
 """,
@@ -146,9 +148,7 @@ FILES = {
 def lab(tmp_path_factory):
     """A copy of the lab with all of the additions."""
     folder = tmp_path_factory.mktemp("lab")
-    for package in PACKAGES:
-        shutil.copytree(LAB / package, folder / package)
-    shutil.copy(LAB / "exp.py", folder)
+    copy_lab(folder)
     for files in ADDITIONS.values():
         for name, change in files.items():
             path = folder / name
@@ -181,10 +181,10 @@ def test_each_addition_touches_three_files_at_most_the_test_included():
 
 
 def test_command_is_listed_and_runs(lab):
-    assert re.search(r"^ +count +count runs$", python(lab, "-m", "runs", "--help"), re.M)
+    assert re.search(r"^ +count +count runs$", python(lab, "-m", "sacristan", "--help"), re.M)
     (lab / "none").mkdir(exist_ok=True)
-    assert python(lab, "-m", "runs", "--store", "none", "count") == "0 runs\n"
-    assert "did you mean" in python(lab, "-m", "runs", "cuont", code=2)
+    assert python(lab, "-m", "sacristan", "--store", "none", "count") == "0 runs\n"
+    assert "did you mean" in python(lab, "-m", "sacristan", "cuont", code=2)
 
 
 def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting_and_ingredient(lab):
@@ -214,8 +214,8 @@ def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting
 def test_medium_is_recorded_delivered_read_and_shown(lab, mongo_url):
     script = """
 import numpy as np
-from experiments import Experiment
-from observers import FileObserver, Image, MongoObserver, Spectrogram, TensorBoardObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Image, MongoObserver, Spectrogram, TensorBoardObserver
 
 ex = Experiment("sound", record_to=None, save_git_info=False)
 

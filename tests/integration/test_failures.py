@@ -6,13 +6,13 @@ import sys
 
 import pytest
 
-from experiments.running.failures import format_failure
-from ingredients.config.entry_types import conform
+from sacristan.experiments.running.failures import format_failure
+from sacristan.ingredients.config.entry_types import conform
 from tests.processes import PIPE, run
 
 SCRIPT = """
-from experiments import Experiment
-from ingredients import Ingredient
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient
 from sacred.utils import InvalidConfigError
 
 part = Ingredient("part")
@@ -106,7 +106,7 @@ def test_torch_logs_no_info_however_early_a_run_is_interrupted(tmp_path):
     # Ctrl-C while torch is being imported left its loggers at Sacred's level, for what it says at the exit.
     (tmp_path / "early.py").write_text(
         "import logging, sys\n"
-        "from experiments import Experiment\n"
+        "from sacristan.experiments import Experiment\n"
         "ex = Experiment('early', record_to=None)\n"
         "@ex.automain\n"
         "def main():\n"

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import finetune
-from ingredients.checkpoints.files import load_checkpoint
-from runs import compare, open_store
+from sacristan.experiments import finetune
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.runs import compare, open_store
 from tests.integration.test_ready_experiments import CONFIGS
 
 RECIPE = str(CONFIGS / "finetune.yaml")

@@ -3,15 +3,15 @@
 import json
 import textwrap
 
-from observers.record.media_files import read_media
-from observers.record.points.intact_points import read_metrics
-from runs.transfer.syncing import reap
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.runs.transfer.syncing import reap
 
 # `child(_run)` is called in a forked process; the parent waits for its end, and logs before and after.
 BODY = """
 import multiprocessing, signal, threading
 import torch
-from observers import Text, TensorBoardObserver
+from sacristan.observers import Text, TensorBoardObserver
 ex.observers.extend([{observers}])
 
 def child(_run):

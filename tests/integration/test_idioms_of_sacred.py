@@ -37,9 +37,7 @@ from sacred.utils import (
     apply_backspaces_and_linefeeds,
 )
 
-import experiments
-import ingredients
-import observers
+from sacristan import experiments, ingredients, observers
 
 # Before the fixture for all tests sets it to None.
 RECORD_TO = experiments.Experiment.__init__.__kwdefaults__["record_to"]

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runs.__main__ import main
-from runs.errors import ForeignError, LaunchError
-from runs.rerun.record import Record
-from runs.stores.opening import open_store
-from runs.transfer.archives import export_runs
-from runs.transfer.copying import copy
-from runs.transfer.trackers import READERS, wandb_log
+from sacristan.__main__ import main
+from sacristan.runs.errors import ForeignError, LaunchError
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.archives import export_runs
+from sacristan.runs.transfer.copying import copy
+from sacristan.runs.transfer.trackers import READERS, wandb_log
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
 MOST = "1.7976931348623157e+308"

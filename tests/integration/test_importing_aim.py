@@ -12,8 +12,8 @@ import sys
 import numpy as np
 import pytest
 
-from runs.__main__ import main
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.runs.stores.opening import open_store
 from tests.trackers import SAMPLES, digest_of, points_of, take, unpack
 
 # The metrics of the sample as Aim and as the store names them.
@@ -126,7 +126,7 @@ def _execute(database, statement):
 
 @pytest.mark.slow
 def test_import_from_aim_killed_at_any_moment_is_completed_by_the_next_one(source, tmp_path):
-    words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "killed"), "import", str(source)]
+    words = [sys.executable, "-m", "sacristan", "--store", str(tmp_path / "killed"), "import", str(source)]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     for line in (1, 2):
         with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment) as process:

@@ -14,8 +14,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from runs.__main__ import main
-from runs.transfer.trackers import bundles, comet_files, reader_for
+from sacristan.__main__ import main
+from sacristan.runs.transfer.trackers import bundles, comet_files, reader_for
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
 ODD = ([0, 1, 2], ["nan", "inf", "-inf"])
@@ -244,7 +244,7 @@ def test_interrupted_import_says_what_it_read_and_is_continued(tmp_path, capsys)
     (tmp_path / "from").mkdir()
     for number in range(200):
         (tmp_path / "from" / f"{number:03}.csv").write_text("step,loss\n0,1\n")
-    words = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "import", str(tmp_path / "from")]
+    words = [sys.executable, "-m", "sacristan", "--store", str(tmp_path / "store"), "import", str(tmp_path / "from")]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         process.stdout.readline()

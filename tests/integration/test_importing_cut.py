@@ -12,11 +12,11 @@ import warnings
 import numpy as np
 import pytest
 
-from runs.errors import ForeignError
-from runs.stores.opening import open_store
-from runs.transfer import foreign
-from runs.transfer.foreign import import_foreign
-from runs.transfer.trackers import reader_for
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer import foreign
+from sacristan.runs.transfer.foreign import import_foreign
+from sacristan.runs.transfer.trackers import reader_for
 from tests.trackers import digest_of, num_torn, points_of, unpack
 
 # By source: the file to cut, and further ones.

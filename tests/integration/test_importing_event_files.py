@@ -7,11 +7,11 @@ import shutil
 import numpy as np
 import pytest
 
-from runs.__main__ import main
-from runs.errors import StoreError
-from runs.transfer import imported_record
-from runs.transfer.imported_record import StagedImport
-from runs.transfer.trackers.foreign_run import ForeignRun
+from sacristan.__main__ import main
+from sacristan.runs.errors import StoreError
+from sacristan.runs.transfer import imported_record
+from sacristan.runs.transfer.imported_record import StagedImport
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun
 from tests.trackers import take
 
 pytest.importorskip("tensorboard")
@@ -184,7 +184,7 @@ def test_damaged_run_does_not_replace_a_whole_one_and_is_completed_by_it(tmp_pat
 
 
 def test_run_of_an_earlier_import_is_recognized_by_the_key_that_it_had(tmp_path, store, monkeypatch):
-    from runs.transfer.trackers import event_files
+    from sacristan.runs.transfer.trackers import event_files
 
     write(tmp_path / "run", 10)
     with monkeypatch.context() as patch:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.__main__ import main
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.runs.stores.opening import open_store
 from tests.integration import wandb_server
 from tests.trackers import points_of
 
@@ -41,7 +41,7 @@ def take(port, folder):
         **os.environ, "WANDB_BASE_URL": f"http://127.0.0.1:{port}", "WANDB_API_KEY": KEY,
         "WANDB_CACHE_DIR": str(folder / "cache"), "NETRC": str(folder / "netrc"), "WANDB_DIR": str(folder),
     }  # fmt: skip
-    words = [sys.executable, "-m", "runs", "--store", str(folder / "store"), "import", "team/digits"]
+    words = [sys.executable, "-m", "sacristan", "--store", str(folder / "store"), "import", "team/digits"]
     out, err = folder / "out", folder / "err"  # W&B's own process outlives the command, and holds pipes open
     with out.open("w") as stdout, err.open("w") as stderr:
         done = subprocess.run(

@@ -14,9 +14,9 @@ import sqlite3
 import numpy as np
 import pytest
 
-from observers.media.pixels import png_bytes
-from runs.errors import ForeignError
-from runs.transfer.foreign import import_foreign
+from sacristan.observers.media.pixels import png_bytes
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.foreign import import_foreign
 from tests.trackers import SAMPLES, digest_of, points_of, unpack
 
 # The part of each sample to import, and its number of runs.

@@ -12,10 +12,10 @@ from statistics import median
 
 import pytest
 
-from runs.__main__ import main
-from runs.query.index import scanning
-from runs.stores.opening import open_store
-from runs.transfer.foreign import import_foreign
+from sacristan.__main__ import main
+from sacristan.runs.query.index import scanning
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.foreign import import_foreign
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_prepared_runs_do_not_pile_up_during_an_import(where, tables, tmp_path, 
 @pytest.mark.slow
 def test_two_processes_that_import_the_same_at_once_add_each_run_once(tables, tmp_path):
     path = tables(300)
-    command = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "import", str(path)]
+    command = [sys.executable, "-m", "sacristan", "--store", str(tmp_path / "store"), "import", str(path)]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     sums = [process.communicate()[0].splitlines()[-1] for process in processes]
     new = [re.search(r"(\d+) new", text) for text in sums]

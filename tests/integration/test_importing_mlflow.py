@@ -9,13 +9,13 @@ import shutil
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
-from runs.errors import ForeignError
-from runs.stores.opening import open_store
-from runs.transfer.exporting import export_to
-from runs.transfer.trackers.foreign_run import parse_value
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.exporting import export_to
+from sacristan.runs.transfer.trackers.foreign_run import parse_value
 from tests.trackers import digest_of, points_of, take, unpack
 
 FILES = {

@@ -13,11 +13,11 @@ from sacred.metrics_logger import ScalarMetricLogEntry, linearize_metrics
 from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.errors import ArtifactError, DestinationError
-from observers.record.identity import user_name
-from runs import open_store
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.errors import ArtifactError, DestinationError
+from sacristan.observers.record.identity import user_name
+from sacristan.runs import open_store
 
 BEGAN = datetime(2001, 2, 3, 4, 5, 6)
 LATER = BEGAN + timedelta(hours=1)

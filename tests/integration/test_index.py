@@ -21,15 +21,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sacred.observers import FileStorageObserver
 
-from observers import FileObserver
-from observers.record.identity import lease
-from runs.__main__ import main as command
-from runs.errors import FilterError, StoreError
-from runs.query.filters import Question
-from runs.query.index import file as index_file
-from runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
-from runs.query.index.index import Index, scanning
-from runs.stores.opening import open_store
+from sacristan.__main__ import main as command
+from sacristan.observers import FileObserver
+from sacristan.observers.record.identity import lease
+from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.index import file as index_file
+from sacristan.runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
+from sacristan.runs.query.index.index import Index, scanning
+from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
 
@@ -596,8 +596,8 @@ def test_folder_without_right_to_write_is_read_all_the_same(has_index, monkeypat
 
 UPDATE = """
 import sys
-from runs.query.filters import Question
-from runs.query.index.index import Index
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.index.index import Index
 from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.__main__ import main, make_parser
-from runs.commands import COMMANDS
+from sacristan.__main__ import main, make_parser
+from sacristan.runs.commands import COMMANDS
 from tests.documents import HOSTILE, SCHEMAS, checked, closed, keys_of, keys_with_values, record
 from tests.processes import run
 
@@ -175,8 +175,8 @@ def test_every_command_with_json_has_a_schema():
 TRAIN = """
 from pathlib import Path
 
-from experiments import Experiment
-from observers import file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
 
 ex = Experiment("train", save_git_info=False, system_metrics_s=None)
 ex.observers.append(file_observer("my_runs"))
@@ -308,7 +308,7 @@ def test_every_command_prints_each_key_of_its_schema(ready, call):
         for line in steps.strip().splitlines():
             name, *words = line.replace("{}", str(ready)).split()
             if name in ("reproduce", "check"):
-                command = [sys.executable, "-m", "runs", "--store", where, name, *words, "--json"]
+                command = [sys.executable, "-m", "sacristan", "--store", where, name, *words, "--json"]
                 text = run(command, capture_output=True, text=True).stdout
             else:
                 text = call(where, name, *words)

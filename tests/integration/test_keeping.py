@@ -23,17 +23,17 @@ import pymongo
 import pytest
 import sacred
 
-from experiments import Experiment
-from observers import FileObserver, Histogram, Image, MongoObserver
-from observers.record.identity import lease
-from observers.record.locking import locked
-from observers.record.stored_files import keep
-from runs import Words
-from runs.__main__ import main
-from runs.errors import FilterError, RunNotFoundError, StoreError
-from runs.stores.changes import Removed
-from runs.stores.opening import open_store
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Histogram, Image, MongoObserver
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.locking import locked
+from sacristan.observers.record.stored_files import keep
+from sacristan.runs import Words
+from sacristan.runs.errors import FilterError, RunNotFoundError, StoreError
+from sacristan.runs.stores.changes import Removed
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.syncing import sync
 from tests.processes import PIPE, Process
 from tests.recording import observer_of
 
@@ -150,7 +150,7 @@ def test_tag_and_note_are_written_found_and_taken_back(lab, runs, capsys, monkey
     assert (main(["note", "2"]), *capsys.readouterr()) == (
         0,
         "",
-        "run 2 has no note; write one with: python -m runs note 2 'TEXT'\n",
+        "run 2 has no note; write one with: sacristan note 2 'TEXT'\n",
     )
     assert runs("note", "2", "first\nsecond \x1b[31m") == ""
     assert runs("note", "2") == "first\nsecond \\x1b[31m\n"
@@ -253,7 +253,7 @@ def test_rm_asks_on_a_terminal_and_wants_yes_elsewhere(lab, runs, request):
     assert "add --yes if nobody can be asked" in runs("rm", "1", code=1)
     for answer, left in (("n\n", 3), ("y\n", 2)):
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "runs", "--store", lab.where, "rm", "1"]
+        command = [sys.executable, "-m", "sacristan", "--store", lab.where, "rm", "1"]
         process = Process(command, cwd=request.config.rootpath, stdin=theirs, stdout=PIPE, stderr=theirs)
         os.close(theirs)
         asked = b""
@@ -273,7 +273,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     lab.store.tag(lab.store.get("2"), ["kept"])
     before = [same(lab.store, id) for id in ("1", "2", "3")]
     uid = lab.store.get("2").uid
-    assert "to restore: python -m runs restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
+    assert "to restore: sacristan restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
     assert [run.id for run in lab.store.find()] == ["1"]
     assert [run.id for run in lab.store.find(sort="train/loss.min", columns=["status"])] == ["1"]
     assert "there is no run '2'" in runs("show", "2", code=1)
@@ -540,8 +540,8 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 store.remove(store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
-                from observers.mongo.contents import Contents
-                from observers.mongo.layout import Collections
+                from sacristan.observers.mongo.contents import Contents
+                from sacristan.observers.mongo.layout import Collections
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.language_model import ex
-from ingredients import ConfigError, DataError, ModelError
-from observers import read_media, read_metrics
+from sacristan.experiments.language_model import ex
+from sacristan.ingredients import ConfigError, DataError, ModelError
+from sacristan.observers import read_media, read_metrics
 
 RECIPE = str(Path(__file__).parents[2] / "configs" / "language_model.yaml")
 TEXT = "to be, or not to be, that is the question: whether it is nobler in the mind to suffer\n"

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.mongo.delivery import Delivery
-from observers.mongo.documents import ENTRY_BYTES, restore
-from observers.record.identity import new_uid
-from runs.errors import StoreError
-from runs.stores.opening import open_store
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.documents import ENTRY_BYTES, restore
+from sacristan.observers.record.identity import new_uid
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.opening import open_store
 
 BOUND_BYTES = 14 * 2**20
 

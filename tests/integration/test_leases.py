@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from observers.record.identity import is_alive, read_lease, true_status
-from observers.record.points.intact_points import read_metrics, read_points
-from runs.transfer.syncing import reap, sync
+from sacristan.observers.record.identity import is_alive, read_lease, true_status
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.runs.transfer.syncing import reap, sync
 from tests.recording import logs_for_ever
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
@@ -35,9 +35,9 @@ def main(_run):
 """
 JUDGE = """
 import json, pathlib, sys
-from observers.record.identity import is_alive, read_lease, true_status
-from runs.stores.opening import open_store
-from runs.transfer.syncing import reap
+from sacristan.observers.record.identity import is_alive, read_lease, true_status
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.syncing import reap
 folder = pathlib.Path(sys.argv[1])
 run, lease = json.loads((folder / "run.json").read_bytes()), read_lease(folder)
 print(true_status(run, lease), open_store(str(folder.parent)).get(folder.name).status, list(reap(folder.parent)))
@@ -181,8 +181,8 @@ def test_child_that_outlives_a_killed_run_does_not_keep_its_spool_locked(
 def test_run_that_cannot_write_its_end_is_dead_though_its_process_goes_on(tmp_path):
     import resource
 
-    from experiments import Experiment
-    from observers import FileObserver
+    from sacristan.experiments import Experiment
+    from sacristan.observers import FileObserver
 
     ex = Experiment("full", base_dir=Path(__file__).parent, system_metrics_s=None)
     ex.observers.append(FileObserver(tmp_path))

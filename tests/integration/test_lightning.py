@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from experiments import Experiment, Terminated
-from ingredients import ConfigError
-from observers import file_observer, read_metrics
+from sacristan.experiments import Experiment, Terminated
+from sacristan.ingredients import ConfigError
+from sacristan.observers import file_observer, read_metrics
 
 # Lightning's own warnings, and those of torch about what Lightning uses of it.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -85,7 +85,7 @@ QUIET = {"enable_progress_bar": False, "enable_model_summary": False, "log_every
 def lit():
     """The experiment, and what the tests use of Lightning."""
     lightning = pytest.importorskip("lightning", reason="needs the extra lightning")
-    from experiments import lightning as module
+    from sacristan.experiments import lightning as module
 
     return SimpleNamespace(lightning=lightning, ex=module.ex, module=module)
 
@@ -247,10 +247,10 @@ def test_logger_lets_lightning_save_into_the_folder_of_the_run(train, lit, tmp_p
 
 
 def test_modules_of_lightning_export_what_they_have(lit):
-    from experiments.running import lightning_logger
+    from sacristan.experiments.running import lightning_logger
 
     assert {*lit.module.__all__} - {"ex"} < {*lightning_logger.__all__}
     assert lit.module.SacristanLogger is lightning_logger.SacristanLogger
     assert all(getattr(lightning_logger, name).__doc__ for name in lightning_logger.__all__)
-    with pytest.raises(AttributeError, match=r"module 'experiments.lightning' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match=r"module 'sacristan.experiments.lightning' has no attribute 'nothing'"):
         _ = lit.module.nothing

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver, TensorBoardObserver, Text
-from observers.mongo.document_delivery import DocumentDelivery
-from observers.record.identity import read_lease, true_status
-from observers.record.media_files import read_media
-from observers.record.points.intact_points import read_blocks, read_intact_points, read_metrics
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver, TensorBoardObserver, Text
+from sacristan.observers.mongo.document_delivery import DocumentDelivery
+from sacristan.observers.record.identity import read_lease, true_status
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.points.intact_points import read_blocks, read_intact_points, read_metrics
 
 
 def record(main, *observers, **options):
@@ -262,8 +262,8 @@ def test_folder_that_is_moved_under_a_delivery_is_no_trouble_of_the_database(
 
 
 def test_folder_that_is_deleted_behind_the_end_is_told(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr("observers.mongo.observer.START_BOUND_S", 0.1)
-    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.1)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.START_BOUND_S", 0.1)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.1)
     mongo = MongoObserver("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=50", priority=20)
 
     class Deleter(FileObserver):

@@ -8,11 +8,11 @@ import gridfs
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver, Text
-from observers.mongo.delivery import Delivery
-from observers.record.points.intact_points import read_metrics
-from runs.transfer.syncing import sync
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.runs.transfer.syncing import sync
 
 LOSSES = {
     "database": lambda database: database.client.drop_database(database.name),
@@ -33,8 +33,8 @@ LOSSES = {
 @pytest.fixture(scope="module", autouse=True)
 def _small_documents():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-        patch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 16)
+        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
+        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
         yield
 
 

@@ -1,4 +1,4 @@
-"""`runs mcp` as a real process that the client of the package `mcp` starts, over a folder and a database."""
+"""`sacristan mcp` as a real process that the client of the package `mcp` starts, over a folder and a database."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ import psutil
 import pymongo
 import pytest
 
-from runs.__main__ import main
-from runs.documents.mcp.answers import MAX_CHARS, NOTICE, answer_text
+from sacristan.__main__ import main
+from sacristan.configs.installation import install_command
+from sacristan.runs.documents.mcp.answers import MAX_CHARS, NOTICE, answer_text
 from tests.documents import checked, record
 
 ROOT = Path(__file__).parents[2]
@@ -50,7 +51,7 @@ def ask(tmp_path):
     """Ask a server questions, one after the other, and return the results; `before` says what happens before each."""
 
     def run(where, *questions, script=None, before=lambda number: None):
-        words = ["-c", script, str(where)] if script else ["-m", "runs", "mcp", str(where)]
+        words = ["-c", script, str(where)] if script else ["-m", "sacristan", "mcp", str(where)]
         env = {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
         from mcp import Client  # takes seconds
         from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -151,7 +152,7 @@ def test_tools_answer_with_the_documents_of_the_commands_and_change_nothing(reco
         "without the first",
     )
     assert [answer["error"] for answer in errors] == [
-        f"there is no run '77' in {where}; list them with: python -m runs ls --store {where}; the newest runs are: "
+        f"there is no run '77' in {where}; list them with: sacristan ls --store {where}; the newest runs are: "
         + ("4, 3, 2, 1" if kind == "folder" else "3, 2, 1"),
         "run 2 has no metric 'lost'; there are: " + ", ".join(sorted(statistics["data"]["metrics"])),
         "no run has a field 'lrr'; did you mean lr?",
@@ -186,7 +187,7 @@ def messages(*calls):
 def test_stdout_has_the_protocol_only_and_closed_stdin_ends_the_process(recorded, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(NOISE)
     env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "runs", "mcp", str(recorded["folder"])]
+    command = [sys.executable, "-m", "sacristan", "mcp", str(recorded["folder"])]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, env=env, text=True, cwd=tmp_path) as process:
         process.stdin.write(messages({"name": "list", "arguments": {}}))
         process.stdin.flush()
@@ -202,7 +203,7 @@ def test_stdout_has_the_protocol_only_and_closed_stdin_ends_the_process(recorded
 def test_database_that_does_not_answer_is_an_error_in_time(mongod, ask, tmp_path):
     mongod.start()
     where = f"{mongod.url}/away?serverSelectionTimeoutMS=500"
-    script = "import sys; from runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=2)"
+    script = "import sys; from sacristan.runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=2)"
     stopped = []
 
     def stop(number):
@@ -268,7 +269,7 @@ def test_run_with_a_huge_log_is_answered_in_time(recorded, ask, tmp_path):
         lines = (f"step {words.randrange(300)}\n" for _ in range(500_000))
         (where / id / "cout.txt").write_text("".join(lines))
     os.truncate(where / "3" / "cout.txt", 2**36)  # most of it are no blocks on the disk
-    script = "import sys; from runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=15)"
+    script = "import sys; from sacristan.runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=15)"
     questions = [
         ("diff", {"a": "1", "b": "2", "log": True}),
         ("diff", {"a": "1", "b": "3", "log": True}),
@@ -288,7 +289,7 @@ def test_run_with_a_huge_log_is_answered_in_time(recorded, ask, tmp_path):
 def test_closed_stdin_ends_a_process_that_waits_for_its_database(mongod, tmp_path, wait_for):
     mongod.start()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "runs", "mcp", f"{mongod.url}/away?serverSelectionTimeoutMS=200000"]
+    command = [sys.executable, "-m", "sacristan", "mcp", f"{mongod.url}/away?serverSelectionTimeoutMS=200000"]
     with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1, env=env, text=True, cwd=tmp_path) as process:
         process.stdin.write(messages())
         process.stdin.flush()
@@ -308,7 +309,7 @@ def test_closed_stdin_ends_a_process_that_waits_for_its_database(mongod, tmp_pat
 def test_missing_store_and_missing_package_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp", None)
     assert main(["mcp", str(tmp_path)]) == 1
-    assert capsys.readouterr().err.endswith("not installed; install it with: pip install 'sacristan[mcp]'\n")
+    assert capsys.readouterr().err.endswith(f"not installed; install it with: {install_command('mcp')}\n")
     monkeypatch.undo()
     assert main(["mcp", str(tmp_path / "none")]) == 1
     out, err = capsys.readouterr()

@@ -32,8 +32,8 @@ def end():
 
 LOGS_MANY = """
 import json, numpy as np
-from observers.mongo.delivery import Delivery
-from observers.record.points.points import POINT
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.record.points.points import POINT
 import pymongo
 folder = Path("runs/1")
 folder.mkdir(parents=True)
@@ -55,8 +55,8 @@ assert delivery.is_complete
 """
 
 PRINTS_MUCH = """
-from experiments import Experiment
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 ex = Experiment("recorded", system_metrics_s=None)
 ex.observers.append(FileObserver("runs"))
 @ex.main

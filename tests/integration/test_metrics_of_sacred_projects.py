@@ -12,10 +12,10 @@ import sacred
 from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs import StoreError, open_store
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import StoreError, open_store
 from tests.integration.test_stores import KINDS
 
 LONG = 30_000
@@ -104,7 +104,7 @@ def test_show_prints_info_folded_and_its_curves_as_metrics(store, capsys):
     assert rows["label"] == "x" * 80 + " …"
     assert rows["list"].startswith("[0, 1, 2")
     assert rows["list"].endswith(" (300 entries) …")
-    assert rows["in"] == "full: python -m runs show 1 --json"
+    assert rows["in"] == "full: sacristan show 1 --json"
 
 
 def test_metrics_and_plots_take_curves_in_info(store, capsys):

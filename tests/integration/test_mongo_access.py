@@ -9,8 +9,8 @@ import gridfs
 import pymongo
 import pytest
 
-from runs.__main__ import main as runs_command
-from runs.work.mongod import Mongod
+from sacristan.__main__ import main as runs_command
+from sacristan.runs.work.mongod import Mongod
 
 USER, PASSWORD = "me-user", "p%40ss%2Fw0rd%3F"  # p@ss/w0rd?
 PLAIN = "p@ss/w0rd?"
@@ -109,7 +109,7 @@ def test_refused_user_is_one_line_and_sync_delivers_later(tmp_path, guarded, log
     first, last = lines_about_mongo(stderr, 2)
     assert words in first
     assert "not reachable" not in stderr
-    assert "python -m runs sync runs" in last
+    assert "sacristan sync runs" in last
     assert "Traceback" not in stderr
     assert runs_command(["sync", str(tmp_path / "runs"), "--url", refused]) == 1
     error = capsys.readouterr().err

@@ -13,13 +13,13 @@ import pytest
 import yaml
 from starlette.testclient import TestClient
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main as runs_command
-from runs.board.app import create_app
-from runs.board.security import Policy
-from runs.stores.opening import open_store
-from runs.work.mongod import Mongod
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.security import Policy
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.work.mongod import Mongod
 from tests.processes import run
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +156,7 @@ def test_reader_looks_at_runs_and_is_told_which_right_it_lacks(tmp_path, server,
     # A reader who records: nothing is lost, and a recorder delivers it.
     first, last = record(url)
     assert "the user has no rights to insert in lab.runs (not authorized)" in first
-    assert "python -m runs sync" in last
+    assert "sacristan sync" in last
     assert runs_command(["sync", str(tmp_path / "runs"), "--url", url]) == 1
     assert "no rights to insert in lab.runs" in capsys.readouterr().err
     assert runs_command(["sync", str(tmp_path / "runs"), "--url", urls["recorder"]]) == 0
@@ -199,8 +199,8 @@ def test_rewound_run_waits_for_the_right_that_the_page_adds(tmp_path, server, ur
 
 
 SCRIPT = """
-from experiments import Experiment
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 ex = Experiment("tiny", system_metrics_s=None)
 
 @ex.config
@@ -234,7 +234,7 @@ def test_recorder_queues_works_and_sweeps(tmp_path, server, urls):
         return done.stdout
 
     call("tiny.py", "--queue", "-m", url, "with", "x=1.0")
-    call("-m", "runs", "--store", url, "work", "--until-empty", "--", "-m", url)
+    call("-m", "sacristan", "--store", url, "work", "--until-empty", "--", "-m", url)
     assert [run["status"] for run in lab.runs.find()] == ["COMPLETED"]
     (tmp_path / "spec.yaml").write_text(
         "method: grid\nmetric: {name: loss, goal: minimize}\nparameters: {x: {values: [0.0, 1.0]}}\n"

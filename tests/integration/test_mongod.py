@@ -15,12 +15,12 @@ from tests.processes import PIPE, Process
 ROOT = Path(__file__).parents[2]
 HELD = """
 import sys
-from runs.work.mongod import Mongod
+from sacristan.runs.work.mongod import Mongod
 with Mongod(sys.argv[1]) as server:
     print(server.url, flush=True)
     sys.stdin.read()
 """
-FORMS = {"in-python": ["-c", HELD, "data"], "command": ["-m", "runs", "mongod", "--folder", "data", "--port", "0"]}
+FORMS = {"in-python": ["-c", HELD, "data"], "command": ["-m", "sacristan", "mongod", "--folder", "data", "--port", "0"]}
 
 
 @pytest.mark.slow

@@ -8,17 +8,17 @@ import zipfile
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.artifacts.store import ArtifactStore
-from observers.errors import ArtifactDamagedError, ResumeError
-from observers.record.resuming import open_for_resuming
-from runs.__main__ import main
-from runs.errors import ArchiveError, SweepError
-from runs.stores.opening import open_store
-from runs.sweeps.study.home import FolderHome
-from runs.transfer.archives import export_runs, import_runs
-from runs.transfer.syncing import reap, sync
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactDamagedError, ResumeError
+from sacristan.observers.record.resuming import open_for_resuming
+from sacristan.runs.errors import ArchiveError, SweepError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.study.home import FolderHome
+from sacristan.runs.transfer.archives import export_runs, import_runs
+from sacristan.runs.transfer.syncing import reap, sync
 
 NEWER = "its format is sacristan-2, this version reads up to sacristan-1; use the version of the lab that recorded it"
 

@@ -63,8 +63,8 @@ def shown(request, tmp_path_factory):
 def test_run_in_a_terminal_ends_with_what_to_type_next(shown):
     assert shown["usual"] == [
         "look at the run or open the board:",
-        "  python -m runs show 1",
-        "  python -m runs board",
+        "  sacristan show 1",
+        "  sacristan board",
     ]
     assert shown["with weights"][-1] == ("  python mine.py evaluate with my_runs/2/config.json checkpoint.path=run:2")
 
@@ -72,11 +72,11 @@ def test_run_in_a_terminal_ends_with_what_to_type_next(shown):
 def test_run_in_another_folder_ends_with_commands_that_name_it(shown):
     assert shown["elsewhere"] == [
         "look at the run, open the board or evaluate its best weights:",
-        "  python -m runs --store 'other runs' show 1",
-        "  python -m runs --store 'other runs' board",
+        "  sacristan --store 'other runs' show 1",
+        "  sacristan --store 'other runs' board",
         "  python mine.py evaluate with 'other runs/1/config.json' 'checkpoint.path=other runs/1/checkpoints/best.pt'",
     ]
-    assert shown["in the store"][1].startswith("  python -m runs show ")
+    assert shown["in the store"][1].startswith("  sacristan show ")
 
 
 @pytest.mark.parametrize("case", ["evaluation", "quiet", "unobserved", "CI", "pipe", "child"])
@@ -102,4 +102,4 @@ def test_failed_run_with_a_state_says_how_to_resume(request, tmp_path):
     *_, reason, _, last = done.stderr.splitlines()
     assert reason == "ValueError: a bug"
     assert last.startswith("a state of the training is saved; resume with: ")
-    assert shlex.split(last)[-4:] == ["-m", "runs", "resume", "1"]
+    assert shlex.split(last)[-3:] == ["sacristan", "resume", "1"]

@@ -12,10 +12,10 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs import open_store
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import open_store
 from tests import processes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -87,7 +87,7 @@ def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
     import nbformat  # which takes seconds
     from nbclient import NotebookClient
 
-    cells = [f"import runs\nstores = [runs.open_store(where) for where in {list(recorded.values())!r}]"]
+    cells = [f"from sacristan import runs\nstores = [runs.open_store(where) for where in {list(recorded.values())!r}]"]
     cells += [cell for at in (0, 1) for cell in (f"stores[{at}]", f"stores[{at}].get(2)", f"stores[{at}].find()[:1]")]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
@@ -128,7 +128,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 shell = InteractiveShell.instance()
 for cell in (
-    "from experiments import Experiment",
+    "from sacristan.experiments import Experiment",
     "factor = 3\\nex = Experiment('cells', interactive=True, system_metrics_s=None)",
     "%time None",
     "@ex.main\\ndef main(_run, seed):\\n    _run.log_scalar('loss', factor, 1)\\n    return factor * 2",

@@ -13,10 +13,10 @@ import signal
 import sys
 import time
 
-from ingredients.errors import RankError
-from ingredients.ranks.group import Ranks
-from ingredients.ranks.notices import Notices
-from ingredients.ranks.world import world_of
+from sacristan.ingredients.errors import RankError
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import world_of
 
 world = world_of(os.environ)
 notices = Notices(world)

@@ -6,6 +6,7 @@ import contextlib
 import http.server
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -19,21 +20,22 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from observers.errors import MissingExtraError, NotifyError
-from observers.notifying import sending
-from observers.notifying.addresses import finished_after_s, read_addresses
-from observers.notifying.sending import Message, Sending
-from observers.notifying.sent import ABANDONED_S, SentMessages
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.security import Policy
-from runs.errors import StoreAwayError
-from runs.stores.opening import open_store
-from runs.sweeps.views.digest import Digests
-from runs.transfer.copying import copy
-from runs.work.watching import Outbox, RecentRuns
+from sacristan.__main__ import main
+from sacristan.configs.installation import install_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.errors import MissingExtraError, NotifyError
+from sacristan.observers.notifying import sending
+from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
+from sacristan.observers.notifying.sending import Message, Sending
+from sacristan.observers.notifying.sent import ABANDONED_S, SentMessages
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.security import Policy
+from sacristan.runs.errors import StoreAwayError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.views.digest import Digests
+from sacristan.runs.transfer.copying import copy
+from sacristan.runs.work.watching import Outbox, RecentRuns
 from tests.processes import PIPE, Process, run
 
 # Joined, because runs record this file.
@@ -320,7 +322,17 @@ def test_events_and_alerts_of_runs_without_addresses_are_told_by_the_watch(
 @pytest.mark.slow
 def test_watch_looks_again_and_again_until_it_is_told_to_end(tmp_path):
     record(fails, FileObserver(tmp_path / "store"))
-    command = [sys.executable, "-m", "runs", "--store", str(tmp_path / "store"), "watch", "--interval", "0.1", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacristan",
+        "--store",
+        str(tmp_path / "store"),
+        "watch",
+        "--interval",
+        "0.1",
+        "--json",
+    ]
     with Process(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         for id in "12":
             assert json.loads(process.stdout.readline())["run"] == id
@@ -333,8 +345,8 @@ def test_watch_looks_again_and_again_until_it_is_told_to_end(tmp_path):
 
 KILLED_WATCH = """
 import os, signal, sys
-from runs.__main__ import main
-from runs.work import watching
+from sacristan.__main__ import main
+from sacristan.runs.work import watching
 watching.Sending = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 main(["--store", sys.argv[1], "watch", "--once", "--notify"])
 """
@@ -586,7 +598,7 @@ def test_addresses_that_cannot_be_used_are_one_sentence_without_them(tmp_path, m
     assert main(["watch", "--test"]) == 1
     assert "not sent: address 1 of 1 (json://...): not delivered" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(MissingExtraError, match=r"apprise is not installed; .* pip install 'sacristan\[notify\]'"):
+    with pytest.raises(MissingExtraError, match=f"need the package 'apprise'.* {re.escape(install_command('notify'))}"):
         read_addresses()
     monkeypatch.setenv("SACRISTAN_NOTIFY", "")
     assert read_addresses() == []

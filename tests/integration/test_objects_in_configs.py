@@ -12,9 +12,9 @@ import pytest
 import torch
 import yaml
 
-from experiments import Experiment
-from ingredients import Checkpointer, ConfigError, Ingredient
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Checkpointer, ConfigError, Ingredient
+from sacristan.observers import FileObserver
 
 
 class Small:

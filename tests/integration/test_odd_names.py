@@ -7,14 +7,14 @@ import json
 import pytest
 from starlette.testclient import TestClient
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs import compare
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.policy import Policy
-from runs.errors import FilterError
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import compare
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy
+from sacristan.runs.errors import FilterError
+from sacristan.runs.stores.opening import open_store
 
 METRICS = ["AP@IoU=0.5", "recall@p>=0.9", "precision and recall", "A<B", "val/acc,top1", "odd`s", "-x"]
 SETTINGS = ["a<b", "x, y", "in (1)"]

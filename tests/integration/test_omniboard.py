@@ -26,7 +26,7 @@ import bson
 import gridfs
 import pytest
 
-from runs.work.mongod import _free_port
+from sacristan.runs.work.mongod import _free_port
 
 pytestmark = pytest.mark.slow
 

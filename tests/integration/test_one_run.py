@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import Experiment
-from ingredients import Ingredient
-from ingredients.errors import ConcurrentRunError
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient
+from sacristan.ingredients.errors import ConcurrentRunError
+from sacristan.observers import FileObserver
 from tests.processes import PIPE, run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +127,7 @@ def test_forked_child_runs_an_experiment_of_its_own(tmp_path):
 
 
 LATE = """
-from experiments import Experiment
+from sacristan.experiments import Experiment
 ex = Experiment("late", record_to=None, save_git_info=False)
 
 @ex.automain

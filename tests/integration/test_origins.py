@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from ingredients import Ingredient, UnknownNamedConfigError
-from ingredients.datasets.sources import load_source
-from observers import FileObserver
-from runs.sweeps.spec.spec import read_spec
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient, UnknownNamedConfigError
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.observers import FileObserver
+from sacristan.runs.sweeps.spec.spec import read_spec
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import zipfile
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 from tests.processes import PIPE, run
 
 COMMANDS = {
@@ -113,7 +113,7 @@ def test_links_and_files_stay_what_they_are(where, tmp_path, capsys, name):
 
 
 def test_report_goes_to_stdout_alone(where, tmp_path):
-    command = [sys.executable, "-m", "runs", "--store", where, "report", "1", "-o", "/dev/fd/1"]
+    command = [sys.executable, "-m", "sacristan", "--store", where, "report", "1", "-o", "/dev/fd/1"]
     with (tmp_path / "all.html").open("wb") as stream:
         stream.write(b"before\n")
         stream.flush()

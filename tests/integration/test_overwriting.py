@@ -9,12 +9,12 @@ import numpy as np
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import DestinationError, FileObserver, MongoObserver, Text
-from observers.record.identity import new_uid
-from runs import open_store
-from runs.__main__ import main as runs_command
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text
+from sacristan.observers.record.identity import new_uid
+from sacristan.runs import open_store
+from sacristan.runs.transfer.syncing import sync
 
 # As SEML stages an experiment, shortened.
 STAGED = {
@@ -92,7 +92,7 @@ AWAY = "mongodb://127.0.0.1:9/?serverSelectionTimeoutMS=100"
 
 
 def test_document_is_taken_over_by_sync_after_an_outage(tmp_path, database, mongo_url, observe, monkeypatch):
-    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.1)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.1)
     database.runs.insert_one(STAGED)
     record(logs(0.5), observe(AWAY))
     assert database.runs.find_one()["status"] == "PENDING"
@@ -104,7 +104,7 @@ def test_document_is_taken_over_by_sync_after_an_outage(tmp_path, database, mong
 
 
 def test_sync_to_another_database_takes_over_nothing_there(tmp_path, database, mongo_url, observe, monkeypatch):
-    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.1)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.1)
     database.runs.insert_one(STAGED)
     record(logs(0.5), observe(AWAY, "elsewhere"))
     [result] = sync(tmp_path / "spool", f"{mongo_url}/{database.name}")
@@ -333,4 +333,4 @@ def test_staged_documents_are_listed_and_shown(database, mongo_url, capsys):
     assert "PENDING" in out
     assert f"{mongo_url}/{database.name}#experiments\n" in out
     assert runs_command(["show", "9", *store]) == 1
-    assert f"list them with: python -m runs ls --store {store[1]}\n" in capsys.readouterr().err.replace("'", "")
+    assert f"list them with: sacristan ls --store {store[1]}\n" in capsys.readouterr().err.replace("'", "")

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-import runs
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
-from runs.commands import COMMANDS
-from runs.rerun.planning import planned
-from runs.rerun.record import Record
-from runs.rerun.reproducing import carry_out
-from runs.rerun.verdict import Tolerance
-from runs.stores.opening import open_store
+from sacristan import runs
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs.commands import COMMANDS
+from sacristan.runs.rerun.planning import planned
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.reproducing import carry_out
+from sacristan.runs.rerun.verdict import Tolerance
+from sacristan.runs.stores.opening import open_store
 from tests.processes import run
 
 
@@ -48,7 +48,7 @@ def write_run(store):
 @pytest.fixture
 def as_nobody():
     """Do something without the rights of root, which no permission binds."""
-    for module in pkgutil.walk_packages(runs.__path__, "runs."):
+    for module in pkgutil.walk_packages(runs.__path__, "sacristan.runs."):
         if not module.name.endswith(("__main__", "incense_loader")):
             importlib.import_module(module.name)  # nobody may not read where they lie
 
@@ -65,8 +65,8 @@ def as_nobody():
 
 
 SCRIPT = """
-from experiments import Experiment
-from observers import file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
 
 ex = Experiment("small", system_metrics_s=None)
 ex.observers.append(file_observer("my_runs"))

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import exp
-from experiments import Experiment
-from ingredients import ConfigError, Ingredient
-from observers import FileObserver, MongoObserver
-from observers.provenance.sources_and_git import packages
-from observers.record.identity import new_uid
+from sacristan.experiments import Experiment
+from sacristan.ingredients import ConfigError, Ingredient
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.provenance.sources_and_git import packages
+from sacristan.observers.record.identity import new_uid
 
 
 def load(folder, name="run.json"):

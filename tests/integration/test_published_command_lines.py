@@ -17,7 +17,7 @@ import yaml
 from sacred import cli_option
 from sacred.commands import print_config
 
-from configs import to_plain
+from sacristan.configs import to_plain
 from tests.integration.test_idioms_of_sacred import LABS
 
 PROJECTS = []

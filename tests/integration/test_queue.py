@@ -14,23 +14,23 @@ from pathlib import Path
 
 import pytest
 
-from observers.record.identity import lease
-from runs.__main__ import main
-from runs.errors import LaunchError
-from runs.stores.opening import open_store
-from runs.transfer.syncing import sync
-from runs.work.claims import Claim, FolderClaims, is_pending
-from runs.work.queued import Queue
-from runs.work.sharing import visible_gpus
-from runs.work.worker import End, Worker
+from sacristan.__main__ import main
+from sacristan.observers.record.identity import lease
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.syncing import sync
+from sacristan.runs.work.claims import Claim, FolderClaims, is_pending
+from sacristan.runs.work.queued import Queue
+from sacristan.runs.work.sharing import visible_gpus
+from sacristan.runs.work.worker import End, Worker
 from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options", "pymongo", "gridfs")
 SCRIPT = """
 import json, os, sys, time
-from experiments import Experiment
-from observers import MongoObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import MongoObserver
 ex = Experiment("tiny", system_metrics_s=None, record_to={record_to!r})
 {observers}
 
@@ -58,9 +58,9 @@ if __name__ == "__main__":
 WAIT = "while True: time.sleep(0.05)"
 WORKER = """
 import sys
-from runs.stores.opening import open_store
-from runs.work.queued import Queue
-from runs.work.worker import Worker
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.work.queued import Queue
+from sacristan.runs.work.worker import Worker
 tell = lambda text: print(text, flush=True)
 with open_store(sys.argv[1]) as store:
     Worker(Queue(store, tell), tell, packages={packages!r}).work(until_empty=True)

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import Experiment, finetune, gan, language_model, segment, tabular, text
-from ingredients import CheckpointError, ConfigError, DataError, amp, data, device, loss, model
-from ingredients.checkpoints.files import load_checkpoint
-from observers import read_media, read_metrics
+from sacristan.experiments import Experiment, finetune, gan, language_model, segment, tabular, text
+from sacristan.ingredients import CheckpointError, ConfigError, DataError, amp, data, device, loss, model
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.observers import read_media, read_metrics
 from tests.processes import PIPE, Process, run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -76,10 +76,10 @@ STREAM = {
 # An experiment of one's own over a stream, whose samples are drawn by the workers that read it.
 STREAM_SCRIPT = """
 import torch
-from experiments import Experiment, Task, loop
-from ingredients import checkpoint, data, device, optimizer, training
-from ingredients.config.seed import global_stream
-from observers import file_observer, run_folder
+from sacristan.experiments import Experiment, Task, loop
+from sacristan.ingredients import checkpoint, data, device, optimizer, training
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.observers import file_observer, run_folder
 
 ex = Experiment("stream", [part.ingredient for part in (device, data, optimizer, training, checkpoint)])
 ex.alias(epochs="training.epochs", resume="checkpoint.resume")
@@ -222,7 +222,7 @@ def test_commands_that_look_run_where_they_are_offered(train, kind):
 
 @pytest.mark.parametrize("name", ["finetune", "gan", "language_model", "lightning", "segment", "tabular", "text"])
 def test_ready_experiment_leaves_it_to_options_where_it_records(name):
-    assert importlib.import_module(f"experiments.{name}").ex.observers == []
+    assert importlib.import_module(f"sacristan.experiments.{name}").ex.observers == []
 
 
 def test_gan_makes_pictures_that_a_checkpoint_makes_again(train, tmp_path):
@@ -287,7 +287,7 @@ def test_killed_training_ends_with_the_same_bits(tmp_path, kind, verifies, wait_
     num_epochs = 4 if kind == "stream" else 6
     given = {**KILLED[kind], "epochs": num_epochs, "checkpoint.interval_steps": 1, "resume": "auto"}
     settings = [f"{name}={value}" for name, value in given.items()]
-    script = ["stream.py"] if kind == "stream" else ["-m", f"experiments.{kind}"]
+    script = ["stream.py"] if kind == "stream" else ["-m", f"sacristan.experiments.{kind}"]
     command = [sys.executable, *script, "with", *settings]
     runs = {}
     for name in ("whole", "killed"):
@@ -299,7 +299,7 @@ def test_killed_training_ends_with_the_same_bits(tmp_path, kind, verifies, wait_
         process.kill()
         process.communicate()
     assert 2 < newest_step(runs["killed"]) < 2 * num_epochs
-    resume = [sys.executable, "-m", "runs", "resume", "1", "--verify", "1"] if verifies else command
+    resume = [sys.executable, "-m", "sacristan", "resume", "1", "--verify", "1"] if verifies else command
     for name, start in (("whole", command), ("killed", resume)):
         done = run(start, cwd=tmp_path / name, capture_output=True, text=True, starts_python=not verifies)
         assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from runs.stores.opening import open_store
+from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, STDOUT, Process, run
 
 ROOT = Path(__file__).parents[2]
@@ -78,9 +78,9 @@ from pathlib import Path
 while (Path(__file__).parent / "hold").exists():
     time.sleep(0.05)
 sys.path.insert(0, {str(ROOT)!r})
-from experiments import Experiment
-from ingredients import checkpoint, sweep
-from observers import file_observer, run_folder
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint, sweep
+from sacristan.observers import file_observer, run_folder
 
 ex = Experiment("long", ingredients=[checkpoint.ingredient, sweep.ingredient], system_metrics_s=None)
 ex.observers.append(file_observer("my_runs"))
@@ -100,7 +100,7 @@ def config():
 @ex.automain
 def main(_config, _run, lr, epochs, seed):
     import torch
-    from ingredients import TensorBatches, seed_globals
+    from sacristan.ingredients import TensorBatches, seed_globals
 
     torch.set_num_threads(1)
     seed_globals(seed)
@@ -288,7 +288,7 @@ def sweeping(slurm, folder, *words, values="[0.1, 0.2]", options="timeout_min: 1
         "sweep.engine=slurm",
         f"sweep.slurm={{partition: low, {options}}}",
     )
-    pytest.importorskip("submitit", reason="submitit is not installed: pip install 'sacristan[slurm]'")
+    pytest.importorskip("submitit", reason="submitit is not installed: the extra slurm")
     command = [sys.executable, "long.py", "sweep.run", "with", over, *fixed, *words]
     return Process(command, cwd=folder, env=slurm.env, stdout=PIPE, stderr=STDOUT, text=True)
 

@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
-from experiments import Experiment
-from observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
-from observers.artifacts.version import content_path
-from observers.errors import ArtifactDamagedError, ArtifactNotFoundError
-from observers.mongo.artifacts import ArtifactDelivery, artifact_id
-from observers.mongo.contents import Upload, content_id
-from observers.mongo.delivery import Delivery
-from observers.mongo.layout import Collections
-from runs.__main__ import main as runs_command
-from runs.query.index.folders import run_folders
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
+from sacristan.observers.artifacts.version import content_path
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactNotFoundError
+from sacristan.observers.mongo.artifacts import ArtifactDelivery, artifact_id
+from sacristan.observers.mongo.contents import Upload, content_id
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.layout import Collections
+from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.transfer.syncing import sync
 from tests.folders import read_files, write_files
 from tests.processes import Process
 from tests.recording import Flaky
@@ -125,7 +125,7 @@ def test_error_on_the_command_line_is_one_line_and_the_run_failed(tmp_path, star
 def test_full_disk_raises_to_the_caller_and_the_run_goes_on(tmp_path, start):
     body = """
 import resource, signal
-from observers import ArtifactError, ArtifactStore
+from sacristan.observers import ArtifactError, ArtifactStore
 ex.observers.append(FileObserver('runs'))
 @ex.automain
 def main(_run):
@@ -283,7 +283,7 @@ def test_version_that_is_nowhere_and_a_server_that_is_gone_are_told_apart(tmp_pa
     with pytest.raises(ArtifactNotFoundError, match=r"has no artifact digits.*neither is it at"):
         record(uses, FileObserver(tmp_path / "a"), mongo_of(database, mongo_url))
     gone = MongoObserver("mongodb://127.0.0.1:9", db_name="none", serverSelectionTimeoutMS=200)
-    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.5)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.5)
     with pytest.raises(ArtifactError, match=r"digits:v7: MongoDB at .*: the server is not reachable"):
         record(uses, FileObserver(tmp_path / "a"), gone)
 
@@ -430,7 +430,7 @@ sys.path.insert(0, {str(request.config.rootpath)!r})
 import bson
 import pymongo
 from pathlib import Path
-from observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.delivery import Delivery
 client = pymongo.MongoClient({mongo_url!r})
 Path({str(tmp_path)!r}, "ready" + sys.argv[2]).touch()
 while not Path({str(tmp_path)!r}, "go").exists(): pass
@@ -469,7 +469,7 @@ def test_large_artifact_does_not_hold_up_the_record_of_a_run_that_runs(logged, d
     delivery = ArtifactDelivery(logged, Collections(database))
     listed = []
     while not delivery.advance(run, seconds=0.0):
-        listed.append([entry["version"] for entry in delivery.listed(run)["artifacts_logged"]])
+        listed.append([entry["version"] for entry in delivery.delivered(run)["artifacts_logged"]])
     assert len(listed) > 6  # the pieces of the large file, looked at and sent
     assert listed[0] == []
     assert listed[-1] == [1]

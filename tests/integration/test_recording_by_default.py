@@ -8,8 +8,8 @@ import json
 import pytest
 from sacred.observers import FileStorageObserver, RunObserver
 
-from experiments import Experiment
-from observers import FileObserver, TensorBoardObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, TensorBoardObserver
 
 # Before the fixture for all tests sets it to None.
 DEFAULT = Experiment.__init__.__kwdefaults__["record_to"]

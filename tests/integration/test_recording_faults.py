@@ -21,11 +21,11 @@ import numpy as np
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import ArtifactError, FileObserver, MongoObserver
-from observers.mongo.points import POINTS_PER_DOCUMENT
-from runs.stores.opening import open_store
-from runs.transfer.syncing import reap, sync
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactError, FileObserver, MongoObserver
+from sacristan.observers.mongo.points import POINTS_PER_DOCUMENT
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.syncing import reap, sync
 from tests.replica_sets import ReplicaSet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
@@ -127,8 +127,8 @@ run.flush()
 run.result = dict(run.info)
 """
 OTHERS = """
-from observers.record.locking import RecordLock
-from runs import reap
+from sacristan.observers.record.locking import RecordLock
+from sacristan.runs import reap
 assert reap(folder.parent) == []
 try: RecordLock(folder).acquire()
 except BlockingIOError: pass

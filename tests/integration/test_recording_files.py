@@ -13,17 +13,17 @@ import sacred
 import torch
 from sacred.observers import FileStorageObserver
 
-from experiments import Experiment
-from experiments.running import captured_output
-from observers import FileObserver, MongoObserver, Text
-from observers.errors import ArtifactError, MediaError, MetricError
-from observers.record.identity import is_alive, true_status
-from observers.record.journal import Journal
-from observers.record.media_files import read_media
-from observers.record.points.intact_points import read_metrics, read_points
-from observers.record.points.point_log import PointLog
-from observers.record.schema import LIVE
-from runs.transfer.syncing import reap
+from sacristan.experiments import Experiment
+from sacristan.experiments.running import captured_output
+from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers.errors import ArtifactError, MediaError, MetricError
+from sacristan.observers.record.identity import is_alive, true_status
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.schema import LIVE
+from sacristan.runs.transfer.syncing import reap
 from tests.integration.conftest import HEAD
 from tests.processes import run
 
@@ -478,7 +478,7 @@ def test_beat_that_meets_the_closing_of_the_output_loses_nothing(tmp_path, monke
         closed.wait(0.3)
         return [str(os.fstat(out.buffer.fileno()).st_size)[:0]]
 
-    monkeypatch.setattr("experiments.running.recorder.read_parts", slow)
+    monkeypatch.setattr("sacristan.experiments.running.recorder.read_parts", slow)
 
     @ex.main
     def main(_run):
@@ -588,7 +588,7 @@ def test_file_saved_by_the_observer_is_in_the_folder_of_the_run(tmp_path):
 WITHOUT_STREAMS = """
 "$0" recorded.py <&- >&- 2>&- || exit 1
 "$0" recorded.py >&- || exit 2
-cd "$1" && "$0" -m runs --store "$2" ls <&- >&- 2>&-; test $? = 74 || exit 3
+cd "$1" && "$0" -m sacristan --store "$2" ls <&- >&- 2>&-; test $? = 74 || exit 3
 """
 
 

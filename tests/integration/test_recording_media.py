@@ -13,17 +13,28 @@ import sacred
 import torch
 from sacred.observers import RunObserver
 
-from experiments import Experiment
-from experiments.running.media_buffer import MediaBuffer
-from observers import Audio, FileObserver, Histogram, Html, Image, MongoObserver, PointCloud, Table, Text, Video
-from observers.errors import MediaError
-from observers.media.kinds import Media
-from observers.mongo.delivery import Delivery
-from observers.record.journal import Journal
-from observers.record.media_files import MediaEntry, read_media, read_table
-from observers.record.points.intact_points import read_metrics
-from runs.__main__ import main as runs_command
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.media_buffer import MediaBuffer
+from sacristan.observers import (
+    Audio,
+    FileObserver,
+    Histogram,
+    Html,
+    Image,
+    MongoObserver,
+    PointCloud,
+    Table,
+    Text,
+    Video,
+)
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import MediaEntry, read_media, read_table
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.runs.transfer.syncing import sync
 
 
 def record(main, *observers, **options):
@@ -115,7 +126,7 @@ def test_file_that_cannot_be_made_is_said_and_counted_and_the_run_goes_on(tmp_pa
 
 
 def test_file_is_made_on_the_thread_of_the_beats_until_too_much_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr("experiments.running.media_buffer.MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr("sacristan.experiments.running.media_buffer.MAX_WAITING_BYTES", 1000)
     threads = []
 
     class Noted(Image):
@@ -309,7 +320,7 @@ def test_killed_run_keeps_all_but_the_last_beat_and_sync_delivers_it(
 ):
     body = f"""
 import numpy as np
-from observers import Image, Table
+from sacristan.observers import Image, Table
 ex.observers.extend([FileObserver("runs"), MongoObserver("{mongo_url}", db_name="{database.name}")])
 @ex.automain
 def main(_run):
@@ -338,7 +349,7 @@ def main(_run):
 OUTAGE = """
 import pathlib
 import numpy as np
-from observers import Image
+from sacristan.observers import Image
 ex.observers.extend([FileObserver("runs"), MongoObserver("{url}", db_name="outage")])
 @ex.automain
 def main(_run):

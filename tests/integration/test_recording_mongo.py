@@ -17,17 +17,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymongo.errors import AutoReconnect
 
-from experiments import Experiment
-from observers import DestinationError, FileObserver, MongoObserver, Text
-from observers.mongo.delivery import Delivery
-from observers.mongo.destination import Destination, explain
-from observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
-from observers.mongo.shipper import Shipper
-from observers.record.points.intact_points import read_metrics
-from observers.record.points.points import POINT
-from runs import open_store
-from runs.__main__ import main as runs_command
-from runs.transfer.syncing import sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
+from sacristan.observers.mongo.shipper import Shipper
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs import open_store
+from sacristan.runs.transfer.syncing import sync
 from tests.recording import Flaky, logs_for_ever
 
 
@@ -121,7 +121,7 @@ def test_collection_of_runs_is_called_as_stock_sacreds_calls_it(tmp_path, databa
 def test_text_as_id_is_the_id_in_the_database(tmp_path, database, mongo_url, monkeypatch, is_away):
     url = "mongodb://127.0.0.1:9" if is_away else mongo_url
     if is_away:
-        monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.1)
+        monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.1)
     observer = mongo_of(database, url, failure_dir=tmp_path, serverSelectionTimeoutMS=100)
     run = record(lambda: 1, observer, options={"--id": "exp-a"})
     if is_away:
@@ -268,7 +268,7 @@ def test_server_gone_at_the_end_is_bounded_and_sync_delivers(tmp_path, mongod, s
     (tmp_path / "go").touch()
     stderr = recorded.finish(timeout_s=40)
     assert "not delivered" in stderr
-    assert "python -m runs sync runs" in stderr
+    assert "sacristan sync runs" in stderr
     mongod.start()
     for outcome in ("delivered as run 1", "up to date as run 1"):
         assert runs_command(["sync", str(tmp_path / "runs")]) == 0
@@ -337,10 +337,10 @@ BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "
 @pytest.mark.slow
 @pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
 def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, num_orders, monkeypatch):
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 16)
-    monkeypatch.setattr("observers.mongo.points._BATCH_POINTS", 25)
-    monkeypatch.setattr("observers.mongo.media._BATCH_ENTRIES", 5)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("sacristan.observers.mongo.points._BATCH_POINTS", 25)
+    monkeypatch.setattr("sacristan.observers.mongo.media._BATCH_ENTRIES", 5)
 
     @settings(max_examples=num_orders)
     @given(seed=st.integers(0, 10**6))

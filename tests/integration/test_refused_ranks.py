@@ -2,12 +2,12 @@
 
 import pytest
 
-from experiments import Experiment
-from ingredients import distributed
-from ingredients.errors import ConfigError, DeviceError
-from ingredients.ranks import group
-from ingredients.ranks.group import Ranks
-from ingredients.ranks.world import World
+from sacristan.experiments import Experiment
+from sacristan.ingredients import distributed
+from sacristan.ingredients.errors import ConfigError, DeviceError
+from sacristan.ingredients.ranks import group
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.ingredients.ranks.world import World
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2"}
 
@@ -64,7 +64,7 @@ def test_settings_that_cannot_be_are_refused(settings, said):
 def test_devices_that_ranks_would_share_are_refused(monkeypatch):
     import torch
 
-    from ingredients.device import _of_rank
+    from sacristan.ingredients.device import _of_rank
 
     ranks = Ranks(World(1, 3, 1, 3))
     monkeypatch.setattr(group, "_current", ranks)

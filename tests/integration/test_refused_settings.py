@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from experiments import Experiment, supervised
-from ingredients import (
+from sacristan.experiments import Experiment, supervised
+from sacristan.ingredients import (
     LabError,
     data,
     device,
@@ -18,7 +18,7 @@ from ingredients import (
     scheduler,
     training,
 )
-from observers import FileObserver
+from sacristan.observers import FileObserver
 
 
 def make_experiment(folder):
@@ -164,7 +164,7 @@ def test_kind_of_data_is_read_off_the_path(experiment, tmp_path, monkeypatch, pa
 
 
 def test_ingredient_of_ones_own_checks_its_settings(tmp_path):
-    from ingredients import ConfigError, Ingredient
+    from sacristan.ingredients import ConfigError, Ingredient
 
     noise = Ingredient("noise")
 
@@ -188,7 +188,7 @@ def test_ingredient_of_ones_own_checks_its_settings(tmp_path):
 
 
 def test_check_of_an_ingredient_may_call_its_captured_functions(tmp_path):
-    from ingredients import Ingredient
+    from sacristan.ingredients import Ingredient
 
     noise, checked = Ingredient("noise"), []
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from runs.stores.opening import open_store
+from sacristan.runs.stores.opening import open_store
 from tests.integration.conftest import TEE
 
 BODY = TEE

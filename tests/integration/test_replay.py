@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from experiments import Experiment, supervised
-from ingredients.errors import ConfigError, TrainingError
-from observers import FileObserver
+from sacristan.experiments import Experiment, supervised
+from sacristan.ingredients.errors import ConfigError, TrainingError
+from sacristan.observers import FileObserver
 
 
 class Net(nn.Module):
@@ -77,7 +77,7 @@ def test_replay_with_another_setting_says_what_it_changes(failed, capsys):
 
 
 def test_bundle_is_noted_and_belongs_to_the_record(failed):
-    import runs
+    from sacristan import runs
 
     run = runs.open_store(failed).get(1)
     (noted,) = run.info["nonfinite"]

@@ -1,4 +1,4 @@
-"""`runs reproduce` on real labs: repositories whose experiments are recorded, moved on, and run again as processes."""
+"""`sacristan reproduce` on real labs: repositories whose experiments are recorded, changed, and run again."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from ingredients import checkpoint
-from observers import FileObserver
-from runs.__main__ import main
-from runs.stores.opening import open_store
-from runs.transfer.archives import export_runs
-from runs.transfer.copying import copy
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint
+from sacristan.observers import FileObserver
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.archives import export_runs
+from sacristan.runs.transfer.copying import copy
 from tests.documents import checked
 from tests.labs import copy_lab
 from tests.processes import DEVNULL, Process, run
@@ -29,8 +29,8 @@ TRAIN = """
 import random
 from pathlib import Path
 
-from experiments import Experiment
-from observers import file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
 from steps import advance
 
 ex = Experiment("train", system_metrics_s=None)
@@ -82,8 +82,8 @@ def main(_run, factor, seed):
 MAKE = """
 from pathlib import Path
 
-from experiments import Experiment
-from observers import file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
 
 ex = Experiment("make", system_metrics_s=None)
 ex.observers.append(file_observer("my_runs"))
@@ -139,7 +139,7 @@ class Lab:
 
 def reproduce(*words, store, cwd, path=ROOT):
     """Run the command as a user does, with the lab under test, and perhaps with another one ahead of it."""
-    command = [sys.executable, "-m", "runs", "--store", str(store), "reproduce", *map(str, words)]
+    command = [sys.executable, "-m", "sacristan", "--store", str(store), "reproduce", *map(str, words)]
     environment = {**os.environ, "PYTHONPATH": str(path)}
     return run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120)
 
@@ -279,7 +279,7 @@ def test_run_is_reproduced_after_its_working_tree_has_moved_on(whole_lab, tmp_pa
         assert (entry["verdict"], entry["mode"]) == ("IDENTICAL", "restored")
         assert (entry["of"], entry["by"], entry["by_id"]) == (old.uid, new.uid, "2")
         assert sorted(path.name for path in whole_lab.store.iterdir() if path.name.isdigit()) == ["1", "2"]
-    command = [sys.executable, "-m", "runs", "--store", whole_lab.store, "show", "1"]
+    command = [sys.executable, "-m", "sacristan", "--store", whole_lab.store, "show", "1"]
     shown = run(command, cwd=ROOT, capture_output=True, text=True)
     assert "reproduced  IDENTICAL, by run 2 (restored, " in shown.stdout
 
@@ -339,7 +339,15 @@ def test_run_is_reproduced_from_an_archive_without_its_lab(whole_lab, tmp_path):
         export_runs([store.get("1")], tmp_path / "run.zip")
     shutil.rmtree(whole_lab.folder)
     (tmp_path / "machine").mkdir()
-    command = [sys.executable, "-m", "runs", "--store", tmp_path / "machine" / "store", "import", tmp_path / "run.zip"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacristan",
+        "--store",
+        tmp_path / "machine" / "store",
+        "import",
+        tmp_path / "run.zip",
+    ]
     run(command, check=True, cwd=ROOT, capture_output=True)
     done = reproduce("1", store=tmp_path / "machine" / "store", cwd=tmp_path / "machine")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "IDENTICAL"), done.stderr
@@ -512,9 +520,9 @@ def test_changed_data_file_is_refused_before_training(lab, tmp_path):
 
 @pytest.fixture
 def endless(recorded, tmp_path, wait_for):
-    """Start `runs reproduce` of a run that does not end by itself: `endless(**options)` waits until that goes on."""
+    """Start to reproduce a run that does not end by itself: `endless(**options)` waits until that goes on."""
     edit(recorded.store, "1", "config.json", lambda config: config.update(how="forever"))
-    command = [sys.executable, "-m", "runs", "--store", recorded.store, "reproduce", "1"]
+    command = [sys.executable, "-m", "sacristan", "--store", recorded.store, "reproduce", "1"]
     processes = []
 
     def start(**options):
@@ -632,7 +640,7 @@ def test_env_writes_requirements_and_says_how_to_build_them(recorded, tmp_path, 
     assert (
         build == f"python{version} -m venv built/venv && built/venv/bin/python -m pip install -r built/requirements.txt"
     )
-    assert again == f"built/venv/bin/python -m runs --store {recorded.store} reproduce 1"
+    assert again == f"built/venv/bin/sacristan --store {recorded.store} reproduce 1"
     assert not (tmp_path / "built" / "venv").exists()
     found = checked("reproduce", reproduce_here("--env", "built", "--json").stdout)
     assert (found["build"], found["reproduce"]) == (build, again)
@@ -700,9 +708,9 @@ from pathlib import Path
 
 import torch
 
-from experiments import Experiment
-from ingredients import checkpoint
-from observers import file_observer, run_folder
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint
+from sacristan.observers import file_observer, run_folder
 
 ex = Experiment("resumed", ingredients=[checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
 ex.observers.append(file_observer("my_runs"))
@@ -731,7 +739,7 @@ def test_session_that_did_not_continue_exactly_is_named(lab):
     (lab.folder / "fail").touch()
     lab.run(script="resumed.py", code=1)
     (lab.folder / "fail").unlink()
-    done = lab.process(["-m", "runs", "resume", "1"])
+    done = lab.process(["-m", "sacristan", "resume", "1"])
     assert done.returncode == 0, done.stderr
     done = reproduce("1", store=lab.store, cwd=lab.folder)
     assert (done.returncode, done.stdout[:8]) == (1, "DIVERGED"), done.stderr

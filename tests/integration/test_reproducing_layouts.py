@@ -1,4 +1,4 @@
-"""`runs reproduce` of labs that are laid out or started in other ways than a script among its modules."""
+"""`sacristan reproduce` of labs that are laid out or started in other ways than a script among its modules."""
 
 import json
 import os
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runs.__main__ import main
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.runs.stores.opening import open_store
 from tests.processes import run, warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,8 +23,8 @@ def scale():
     return float(open("scale.txt").read()) * float(os.environ.get("SCALE", 1))
 """
 TRAIN = """
-from experiments import Experiment
-from observers import file_observer
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
 IMPORTS
 
 ex = Experiment("train", system_metrics_s=None)
@@ -207,7 +207,7 @@ def test_resource_that_has_changed_is_refused_in_a_repository_too(lab, is_stock)
     body = "    print('read ' + _run.open_resource('table.csv').read())\n    for step"
     text = TRAIN.replace("IMPORTS", "").replace("    for step", body)
     if is_stock:
-        text = text.replace("from experiments import Experiment", "from sacred import Experiment")
+        text = text.replace("from sacristan.experiments import Experiment", "from sacred import Experiment")
         text = text.replace(", system_metrics_s=None", "")
     lab.write("train.py", text)
     lab.write("table.csv", "1,2\n")

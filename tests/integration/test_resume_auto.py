@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from configs.map import to_plain
-from experiments import Experiment
-from experiments.running import launching
-from ingredients import Ingredient, checkpoint, data, distributed, probe, training
-from ingredients.checkpoints.files import save_checkpoint
-from ingredients.errors import ConfigError, LabError
-from ingredients.ranks.world import World
-from observers import FileObserver
-from observers.record.identity import lease
+from sacristan.configs.map import to_plain
+from sacristan.experiments import Experiment
+from sacristan.experiments.running import launching
+from sacristan.ingredients import Ingredient, checkpoint, data, distributed, probe, training
+from sacristan.ingredients.checkpoints.files import save_checkpoint
+from sacristan.ingredients.errors import ConfigError, LabError
+from sacristan.ingredients.ranks.world import World
+from sacristan.observers import FileObserver
+from sacristan.observers.record.identity import lease
 
 PARENT = "01a1ffeb3c174508e1a2f664eafc1f36"
 

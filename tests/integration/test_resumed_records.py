@@ -12,26 +12,26 @@ import numpy as np
 import pytest
 from pymongo.collection import Collection
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver, Text
-from observers.errors import ResumeError
-from observers.mongo.delivery import Delivery
-from observers.record.identity import lease
-from observers.record.locking import is_locked, locked
-from observers.record.media_files import read_media
-from observers.record.points.intact_points import read_metrics, read_points
-from observers.record.points.points import POINT
-from observers.record.schema import read_names
-from runs.__main__ import main as runs_command
-from runs.stores.opening import open_store
-from runs.transfer.syncing import reap, sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.locking import is_locked, locked
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.schema import read_names
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.syncing import reap, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
 TRAINING = """
 import json, pathlib
 import numpy as np
-from observers import Image
-from observers.record.atomic_file import replacing
+from sacristan.observers import Image
+from sacristan.observers.record.atomic_file import replacing
 ex.observers.extend([{observers}])
 state = pathlib.Path("state.json")
 
@@ -181,8 +181,8 @@ def record(tmp_path, monkeypatch):
 
     A document of the database is full of 200 points.
     """
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 200)
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 200)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 40)
     ex = Experiment("rewound", base_dir=Path(__file__).parent)
     ex.observers.append(FileObserver(tmp_path / "runs"))
 
@@ -393,7 +393,7 @@ def test_run_recorded_in_two_folders_goes_on_in_both(tmp_path, caplog):
 
 def test_all_observers_record_below_the_folder_of_the_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SACRISTAN_RECORD_TO", str(tmp_path / "there"))
-    monkeypatch.setattr("observers.mongo.observer.DRAIN_BOUND_S", 0.5)
+    monkeypatch.setattr("sacristan.observers.mongo.observer.DRAIN_BOUND_S", 0.5)
     ex = Experiment("recorded", base_dir=Path(__file__).parent)
     ex.observers.append(FileObserver(tmp_path / "here", source_dir=tmp_path / "sources"))
     ex.observers.append(

@@ -12,22 +12,22 @@ import pytest
 import torch
 from sacred.observers import RunObserver
 
-from experiments import Experiment
-from experiments.running.signals import Terminated
-from experiments.training.loop import fit, steps_per_epoch
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from ingredients.checkpoints.training_state import Place
-from ingredients.config.seed import seed_globals
-from ingredients.datasets.batches import Data, LoaderBatches, TensorBatches
-from ingredients.errors import ConfigError
-from ingredients.losses.building import build_loss
-from ingredients.models.building import build_model
-from ingredients.models.freezing import Freezing
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.signals import Terminated
+from sacristan.experiments.training.loop import fit, steps_per_epoch
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.config.seed import seed_globals
+from sacristan.ingredients.datasets.batches import Data, LoaderBatches, TensorBatches
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.models.building import build_model
+from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
+from sacristan.observers import FileObserver
 
 CPU = torch.device("cpu")
 SEED, EPOCHS, CLASSES = 3, 3, 4

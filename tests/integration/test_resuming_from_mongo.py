@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from ingredients import checkpoint
-from ingredients.checkpoints.files import save_checkpoint
-from observers import FileObserver, MongoObserver
-from runs import open_store
-from runs.errors import LaunchError
-from runs.rerun.resuming import resume_launch
-from runs.rerun.states import kept_start, with_folder
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint
+from sacristan.ingredients.checkpoints.files import save_checkpoint
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import open_store
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.resuming import resume_launch
+from sacristan.runs.rerun.states import kept_start, with_folder
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from ingredients import checkpoint
-from observers import FileObserver
-from observers.errors import ResumeError
-from runs import open_store
-from runs.rerun.resuming import resume_launch
-from runs.rerun.states import states_of, with_folder
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint
+from sacristan.observers import FileObserver
+from sacristan.observers.errors import ResumeError
+from sacristan.runs import open_store
+from sacristan.runs.rerun.resuming import resume_launch
+from sacristan.runs.rerun.states import states_of, with_folder
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 import torch
 from sacred.observers import FileStorageObserver
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver, Text
-from observers.errors import ResumeError
-from observers.record.media_files import read_media
-from observers.record.points.intact_points import read_metrics, read_points
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers.errors import ResumeError
+from sacristan.observers.record.media_files import read_media
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
 
 
 def record(tmp_path, main, *observers, beat_interval=0.05, **options):

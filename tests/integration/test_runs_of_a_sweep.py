@@ -7,9 +7,9 @@ import json
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
 
 
 @pytest.fixture(scope="module")

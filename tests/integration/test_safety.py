@@ -14,9 +14,9 @@ import gridfs
 import pymongo
 import pytest
 
-from runs.__main__ import main
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
+from sacristan.__main__ import main
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 
 UID = "0" * 31 + "1"
 NAMES = [

@@ -1,6 +1,6 @@
 """Random questions about random runs with odd values: folders, MongoDB and a reference in plain Python agree.
 
-The reference is written by what `runs.query.filters` promises, and shares no code with the stores.
+The reference is written by what `sacristan.runs.query.filters` promises, and shares no code with the stores.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from datetime import datetime
 
 import pytest
 
-from observers.mongo.run_document import RunDocument
-from runs import open_store
-from runs.errors import FilterError
-from runs.query.filters import Words
+from sacristan.observers.mongo.run_document import RunDocument
+from sacristan.runs import open_store
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.filters import Words
 
 MISSING = object()
 LONG = "a" * 5_000

@@ -8,9 +8,9 @@ from pathlib import Path
 import gridfs
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver, TensorBoardObserver
-from runs.__main__ import main as runs_command
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver, TensorBoardObserver
 
 # In two parts: the sources of a run are recorded as they are.
 PASSWORD = "hunter" + "2"

@@ -8,16 +8,16 @@ import sysconfig
 import pymongo
 import pytest
 
-from runs import open_store
-from runs.work.mongod import Mongod
+from sacristan.runs import open_store
+from sacristan.runs.work.mongod import Mongod
 from tests import processes
 
 pytestmark = pytest.mark.slow
 
 # As docs/from_sacred.md shows it.
 OURS = """
-from experiments import Experiment
-from observers import MongoObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import MongoObserver
 from seml.database import get_mongo_client, get_mongodb_config
 from seml.experiment.experiment import collect_exp_stats
 
@@ -53,7 +53,7 @@ THEIRS = """
 import logging
 
 import numpy as np
-from experiments import Experiment
+from sacristan.experiments import Experiment
 from seml import create_mongodb_observer
 from seml.experiment.experiment import MongoDbObserverConfig, collect_exp_stats, setup_logger
 

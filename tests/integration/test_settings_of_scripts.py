@@ -12,10 +12,10 @@ import sys
 import pytest
 from sacred.arg_parser import get_config_updates
 
-from configs import to_plain
-from ingredients import ConfigError, UnknownEntryError
-from observers import FileObserver
-from runs.stores.opening import open_store
+from sacristan.configs import to_plain
+from sacristan.ingredients import ConfigError, UnknownEntryError
+from sacristan.observers import FileObserver
+from sacristan.runs.stores.opening import open_store
 from tests.integration.test_idioms_of_sacred import LABS, typed
 from tests.processes import run
 
@@ -450,7 +450,7 @@ def test_later_scope_sets_keys_of_a_dict_of_which_the_call_sets_another(lab, tmp
 
 
 def test_named_config_adds_no_keys_to_the_dicts_of_the_lab(ours):
-    from ingredients import optimizer
+    from sacristan.ingredients import optimizer
 
     ex = ours.Experiment("study", [optimizer.ingredient], save_git_info=False)
     ex.add_named_config("wrong", optimizer={"betas": 1})
@@ -490,7 +490,7 @@ def test_seed_of_none_is_drawn(lab, tmp_path, declared, options):
 
 
 def test_seed_of_a_shipped_experiment_may_be_none(ours):
-    from experiments import supervised
+    from sacristan.experiments import supervised
 
     ex = ours.Experiment("study", ingredients=supervised.ingredients(), save_git_info=False)
     supervised.compose(ex)
@@ -501,7 +501,7 @@ def test_seed_of_a_shipped_experiment_may_be_none(ours):
 # Records
 
 SCRIPT = """
-from experiments import Experiment
+from sacristan.experiments import Experiment
 ex = Experiment("study", save_git_info=False)
 
 @ex.config
@@ -529,7 +529,7 @@ def test_run_whose_named_config_sets_more_than_the_defaults_say_is_reproduced_tw
     done = run([sys.executable, "study.py", *words], **options)
     assert done.returncode == 0, done.stderr
     for again in "1", "2":
-        done = run([sys.executable, "-m", "runs", "reproduce", again], **options)
+        done = run([sys.executable, "-m", "sacristan", "reproduce", again], **options)
         assert done.stdout.startswith("IDENTICAL"), done.stderr
     with open_store(tmp_path / "my_runs") as store:
         assert [one.result for one in store] == [[[0.5, 0.5], "all", None, 0.5]] * 3

@@ -17,8 +17,8 @@ import pytest
 import sacred.run
 from sacred.observers import RunObserver
 
-from experiments import Experiment, Terminated
-from experiments.running import lab_run, recorder, signals, user_functions
+from sacristan.experiments import Experiment, Terminated
+from sacristan.experiments.running import lab_run, recorder, signals, user_functions
 from tests.recording import logs_for_ever
 
 NAMES = ("SIGTERM", "SIGINT", "SIGHUP")

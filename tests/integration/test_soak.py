@@ -11,8 +11,8 @@ import numpy as np
 import pymongo
 import pytest
 
-from observers.record.points.intact_points import read_metrics
-from observers.record.points.points import POINT
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.points.points import POINT
 
 SECONDS = float(os.environ.get("SACRISTAN_SOAK_S", "600"))
 POINTS_PER_S = 2_000

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from runs import LaunchError, RunsError, Tolerance, fork, open_store, reproduce, resume
+from sacristan.runs import LaunchError, RunsError, Tolerance, fork, open_store, reproduce, resume
 from tests.processes import warm_children
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,9 +19,9 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, os, signal, time, zipfile
 from pathlib import Path
-from experiments import Experiment
-from observers import file_observer
-from observers.record.sealed_zip import SealingStream
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
+from sacristan.observers.record.sealed_zip import SealingStream
 
 ex = Experiment("small", system_metrics_s=None, save_git_info=False)
 ex.observers.append(file_observer("my_runs"))

@@ -13,17 +13,17 @@ import torch
 from sacred.observers import RunObserver
 from torch import nn
 
-from experiments import Experiment
-from experiments.running.resuming import going_on_later
-from experiments.running.signals import SAVED_CODE, Signals, Terminated
-from experiments.training.loop import fit
-from ingredients import checkpoint
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.errors import ConfigError
-from ingredients.losses.building import build_loss
-from observers import FileObserver, run_folder
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.resuming import going_on_later
+from sacristan.experiments.running.signals import SAVED_CODE, Signals, Terminated
+from sacristan.experiments.training.loop import fit
+from sacristan.ingredients import checkpoint
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.observers import FileObserver, run_folder
 
 
 class Interrupted(TensorBatches):

@@ -22,19 +22,19 @@ import sacred
 from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
-import runs
-from experiments import Experiment
-from observers import ArtifactError, Audio, FileObserver, Image, MongoObserver, PointCloud, Table, Text
-from observers.errors import DestinationError
-from observers.media.kinds import Media
-from observers.mongo.destination import parse_mongo_option
-from observers.record.identity import lease
-from observers.record.media_files import Content
-from runs.__main__ import main
-from runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
-from runs.query.filters import Words
-from runs.query.index.index import Index
-from runs.stores.settings import run_labels
+from sacristan import runs
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactError, Audio, FileObserver, Image, MongoObserver, PointCloud, Table, Text
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.mongo.destination import parse_mongo_option
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.media_files import Content
+from sacristan.runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
+from sacristan.runs.query.filters import Words
+from sacristan.runs.query.index.index import Index
+from sacristan.runs.stores.settings import run_labels
 from tests import processes
 
 LAB = Path(__file__).resolve().parents[2]
@@ -406,7 +406,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"filter": [("hidden", "in", [1])]}, "no run has a field 'hidden'; did you mean model.hidden"),
         ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
-        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see those of a run: python -m runs show latest --json"),
+        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see those of a run: sacristan show latest --json"),
         ({"filter": "lr<abc"}, "lr<abc: no run has a text in lr; compare it with a number"),
         ({"filter": "status=failed"}, r"^status: got 'failed'; did you mean FAILED\?$"),
         (
@@ -432,7 +432,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
             "^status~fail: no status matches; there are COMPLETED, RUN",
         ),
         ({"filter": "lr=0.1 or lr<abc"}, "lr<abc: no run has a text in lr"),
-        ({"filter": "id!=77"}, "^id: got 77, but there is no such run; see which there are with: python -m runs ls$"),
+        ({"filter": "id!=77"}, "^id: got 77, but there is no such run; see which there are with: sacristan ls$"),
         ({"filter": "id not in (1, latest)"}, "^id: got latest, but there is no such run"),
         ({"filter": "uid!=0"}, "^uid: got 0, but there is no such run"),
         ({"filter": "tags.kept!=True"}, "^no run has the tag 'kept'; there are no tags$"),
@@ -820,8 +820,8 @@ def test_reproductions_are_kept_beside_tags_and_note(store):
 
 
 def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
-    """While a run goes on, its document has head and tail; see `observers.mongo.run_document`."""
-    from observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
+    """While a run goes on, its document has head and tail; see `sacristan.observers.mongo.run_document`."""
+    from sacristan.observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
 
     total = OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES + 1000
     whole = b"".join(b"%07d\n" % number for number in range(total // 8))
@@ -1021,7 +1021,7 @@ def test_list_of_a_folder_opens_no_file_of_a_run(tmp_path):
     folder = record("our-files", tmp_path, "mongodb://127.0.0.1:9", "none")
     script = """
 import sys, time
-import runs
+from sacristan import runs
 store = runs.open_store(sys.argv[1])
 deadline = time.monotonic() + 30
 opened = ["as what changed just now is looked at twice"]
@@ -1077,8 +1077,8 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-    monkeypatch.setattr("observers.mongo.points.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
     ex = Experiment("fractions", base_dir=tmp_path, system_metrics_s=None)
     ex.observers.append(MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
     steps = [*range(50), *(50 + number / 4 for number in range(1, 50)), *range(70, 90)]

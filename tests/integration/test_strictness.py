@@ -6,16 +6,16 @@ from typing import Literal
 import pytest
 from sacred.observers import FileStorageObserver
 
-from configs import Map
-from experiments import Experiment
-from ingredients import Ingredient, LabError
-from ingredients.errors import ConfigError, UnknownNamedConfigError
+from sacristan.configs import Map
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient, LabError
+from sacristan.ingredients.errors import ConfigError, UnknownNamedConfigError
 
 
 @pytest.fixture
 def shipped(monkeypatch):
     """Hold the scopes of this module to their types, as those of the lab; `test_settings_of_scripts` has the others."""
-    monkeypatch.setattr("ingredients.config.scope._SHIPPED", (__file__,))
+    monkeypatch.setattr("sacristan.ingredients.config.scope._SHIPPED", (__file__,))
 
 
 def make_ingredient():

@@ -7,9 +7,9 @@ import os
 import pty
 import sys
 
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import GRID, ROOT
 from tests.processes import Process
 
@@ -17,10 +17,10 @@ from tests.processes import Process
 SCRIPT = """
 import contextlib, logging, pathlib, sys
 logging.basicConfig(format="%(message)s")
-from runs.sweeps.study.outages import _log
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.status import Watcher
-from runs.sweeps.agents.display import display
+from sacristan.runs.sweeps.study.outages import _log
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.sweeps.agents.display import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:
     watcher = Watcher(home)
     status = watcher.look()

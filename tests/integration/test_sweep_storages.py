@@ -14,15 +14,15 @@ import optuna
 import pymongo
 import pytest
 
-from observers.mongo.destination import Destination
-from observers.mongo.layout import Collections
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.journals import file_storage
-from runs.sweeps.study.mongo_storage import MongoStorage
-from runs.sweeps.study.outages import Outages
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.study import Study
+from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo.layout import Collections
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.journals import file_storage
+from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
+from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.study import Study
 
 WRITERS, TRIALS = 8, 6
 SPEC = read_spec(
@@ -94,10 +94,10 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from observers.mongo.destination import Destination
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.journals import file_storage
+from sacristan.observers.mongo.destination import Destination
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.journals import file_storage
 import optuna
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 study = optuna.create_study(storage=file_storage(Path({path!r})), study_name="s", load_if_exists=True)

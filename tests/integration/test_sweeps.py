@@ -18,30 +18,30 @@ import optuna
 import psutil
 import pytest
 
-from configs import Map
-from observers.mongo.destination import Destination
-from runs.errors import StoreError, SweepError
-from runs.stores.opening import open_store
-from runs.sweeps.agents.agent import Agent
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.continuing import take_up
-from runs.sweeps.study.mongo_storage import MongoStorage
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.study import Study
-from runs.sweeps.views.status import Watcher
-from runs.work.claims import Claim
-from runs.work.warm import WarmPython
-from runs.work.worker import Worker
+from sacristan.configs import Map
+from sacristan.observers.mongo.destination import Destination
+from sacristan.runs.errors import StoreError, SweepError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.agents.agent import Agent
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.continuing import take_up
+from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.study import Study
+from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.work.claims import Claim
+from sacristan.runs.work.warm import WarmPython
+from sacristan.runs.work.worker import Worker
 from tests.processes import PIPE, STDOUT, Process, run
 
 ROOT = Path(__file__).parents[2]
 TINY = f"""
 import os, signal, sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from experiments import Experiment
-from ingredients import sweep
+from sacristan.experiments import Experiment
+from sacristan.ingredients import sweep
 ex = Experiment("tiny", ingredients=[sweep.ingredient], system_metrics_s=None)
 
 @ex.config
@@ -376,9 +376,8 @@ def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
 
 @pytest.mark.slow
 def test_an_experiment_that_records_in_a_database_alone_is_swept(tmp_path, database, mongo_url):
-    attached = (
-        f"from observers import MongoObserver\nex.observers.append(MongoObserver({mongo_url!r}, {database.name!r}))"
-    )
+    observer = f"MongoObserver({mongo_url!r}, {database.name!r})"
+    attached = f"from sacristan.observers import MongoObserver\nex.observers.append({observer})"
     script = TINY.replace("system_metrics_s=None", "system_metrics_s=None, record_to=None")
     (tmp_path / "tiny.py").write_text(script.replace("@ex.config", f"{attached}\n\n@ex.config"))
     done = command("sweep.run", "with", "sweep.over={x: [1.0]}", "sweep.metric=loss", FAST, cwd=tmp_path)
@@ -537,7 +536,11 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
         # Ten of them, each at another time of its life, but none before it has taken a point.
         while len(killed) < 10 and process.poll() is None:
             time.sleep(chance.uniform(0.0, 0.7))
-            agents = [child for child in descendants(process) if "runs.sweeps.agents.agent_process" in cmdline(child)]
+            agents = [
+                child
+                for child in descendants(process)
+                if "sacristan.runs.sweeps.agents.agent_process" in cmdline(child)
+            ]
             if agents and (victim := chance.choice(agents)).pid not in killed:
                 killed.add(victim.pid)
                 victim.kill()
@@ -687,7 +690,7 @@ def test_several_objectives_under_a_constraint_have_a_front(sweep):
 
 
 def test_gpus_are_divided_among_the_workers(monkeypatch):
-    from ingredients.sweep import _workers
+    from sacristan.ingredients.sweep import _workers
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
     for given, expected in (((3, 1), ["3", "5", "3"]), ((4, 2), ["3", "3", "5", "5"])):
@@ -724,7 +727,7 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
 
 @pytest.mark.slow
 def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
+    monkeypatch.setattr("sacristan.runs.sweeps.study.mongo_home._ANSWER_MS", 100)
     mongod.start()
     grid = sweep(destination=Destination(mongod.url, "lab"))
     study = Study(grid.home, grid.definition, grid.spec)
@@ -746,7 +749,7 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
 
 @pytest.mark.slow
 def test_a_server_that_is_slow_to_answer_at_first_is_waited_for(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("runs.sweeps.study.mongo_home._ANSWER_MS", 100)
+    monkeypatch.setattr("sacristan.runs.sweeps.study.mongo_home._ANSWER_MS", 100)
     mongod.start()
     grid = sweep(destination=Destination(mongod.url, "lab"))
     os.kill(mongod.pid, signal.SIGSTOP)

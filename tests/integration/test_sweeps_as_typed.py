@@ -13,11 +13,11 @@ import time
 import psutil
 import pytest
 
-from experiments.new import write_experiment
-from runs.stores.opening import open_store
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.study import Study
+from sacristan.experiments.new import write_experiment
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.study import Study
 from tests.integration.test_sweeps import FAST, OVER, ROOT, TINY, command
 from tests.processes import PIPE, STDOUT, Process, run
 
@@ -184,7 +184,7 @@ def test_a_trial_whose_database_was_away_is_delivered_before_the_sweep_ends(tmp_
         assert [run.status for run in store.find()] == ["COMPLETED"]
     (tmp_path / "my_runs" / "1" / "delivered.json").unlink()
     said = command("sweep.status", "with", "sweep.id=s", "-m", url, cwd=tmp_path).stdout
-    assert f"1 run is not delivered to MongoDB at {url}; deliver: python -m runs sync my_runs" in said
+    assert f"1 run is not delivered to MongoDB at {url}; deliver: sacristan sync my_runs" in said
 
 
 @pytest.mark.nightly

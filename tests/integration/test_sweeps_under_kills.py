@@ -12,10 +12,10 @@ import time
 import psutil
 import pytest
 
-from observers.mongo.destination import Destination
-from observers.record.identity import lease
-from runs.stores.opening import open_store
-from runs.sweeps.study.place import Place
+from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.record.identity import lease
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import FAST, TINY
 from tests.processes import PIPE, STDOUT, Process
 

@@ -1,4 +1,4 @@
-"""`runs sync` for what killed processes and outages have left, also twice at once: the same database in the end."""
+"""`sacristan sync` for what killed processes and outages have left, also twice at once: one database in the end."""
 
 import json
 import re
@@ -10,16 +10,16 @@ import gridfs
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from observers.mongo.destination import Destination
-from observers.record.identity import lease
-from observers.record.points.intact_points import read_metrics
-from observers.record.schema import DESTINATION
-from runs.__main__ import main as runs_command
-from runs.errors import StoreError
-from runs.query.index.folders import run_folders
-from runs.transfer.syncing import reap, sync
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.schema import DESTINATION
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 
 SPOOLS = """
@@ -85,7 +85,7 @@ def test_damaged_points_are_not_delivered_and_the_rest_is(tmp_path, database, mo
 
 
 def sync_process(store, *options):
-    command = [sys.executable, "-m", "runs", "sync", str(store), *options]
+    command = [sys.executable, "-m", "sacristan", "sync", str(store), *options]
     return Process(command, stdout=PIPE, stderr=PIPE, text=True)
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments import Experiment
-from experiments.running import system_metrics as module
-from observers import FileObserver, MongoObserver
-from observers.record.points.intact_points import read_metrics
+from sacristan.experiments import Experiment
+from sacristan.experiments.running import system_metrics as module
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.observers.record.points.intact_points import read_metrics
 
 ALWAYS = {
     "system/cpu_percent",

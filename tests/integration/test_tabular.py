@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import tabular
-from ingredients import DataError
-from ingredients.checkpoints.files import load_checkpoint
+from sacristan.experiments import tabular
+from sacristan.ingredients import DataError
+from sacristan.ingredients.checkpoints.files import load_checkpoint
 
 BEST = "my_runs/1/checkpoints/best.pt"
 ROWS = [f"{size}.5,{town},{size % 3 or ''},{'dear' if (town == 'Rom') ^ (size > 9) else 'cheap'}" for size, town in
@@ -75,7 +75,7 @@ def test_embedding_of_a_value_outside_of_the_training_part_is_that_of_an_unknown
 
 
 def test_network_embeds_codes_and_takes_numbers_as_they_are():
-    from ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.table_columns import TableColumns
 
     table = TableColumns(("a", "b"), {"a": ("x", "y", "z")}, encoding="codes")
     prepared = type("Prepared", (), {"table": table})

@@ -22,8 +22,9 @@ from tensorboard.plugins.hparams.metadata import (
 from tensorboard.plugins.mesh.metadata import parse_plugin_metadata as parse_mesh
 from tensorboard.util import tensor_util
 
-from experiments import Experiment
-from observers import (
+from sacristan.configs.installation import install_command
+from sacristan.experiments import Experiment
+from sacristan.observers import (
     Audio,
     Figure,
     FileObserver,
@@ -37,8 +38,8 @@ from observers import (
     Text,
     Video,
 )
-from observers.media.kinds import Media
-from observers.record.media_files import Content
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.record.media_files import Content
 
 ROOT = Path(__file__).parents[2]
 
@@ -177,7 +178,7 @@ def test_medium_that_is_not_what_its_content_type_says_is_left_out_and_named(tmp
 
 
 def test_sounds_videos_and_points_come_back_and_other_kinds_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("observers.tensorboard.events._MAX_POINTS", 3)
+    monkeypatch.setattr("sacristan.observers.tensorboard.events._MAX_POINTS", 3)
     points, colors = np.arange(15).reshape(5, 3), np.arange(15, dtype=np.uint8).reshape(5, 3)
     sound, video = Audio(np.zeros((4, 2)), 100), Video(np.zeros((2, 4, 6)), 5)
 
@@ -338,7 +339,7 @@ def test_model_that_cannot_be_traced_is_told_of_and_the_run_goes_on(tmp_path, ca
 def test_killed_run_leaves_events_that_can_be_read(tmp_path, start, wait_for):
     body = """
 import numpy as np
-from observers import Image, TensorBoardObserver
+from sacristan.observers import Image, TensorBoardObserver
 ex.observers.extend([FileObserver("runs"), TensorBoardObserver()])
 @ex.automain
 def main(_run):
@@ -395,7 +396,7 @@ def test_missing_extra_is_named_before_the_run_starts(tmp_path, start, missing):
     recorded = start(tmp_path, body, "--tensorboard")
     assert recorded.process.wait(60) == 1
     assert f"needs the package {missing!r}" in recorded.err.read_text()
-    assert "install it with: pip install 'sacristan[tensorboard]'" in recorded.err.read_text()
+    assert f"install it with: {install_command('tensorboard')}" in recorded.err.read_text()
     assert recorded.out.read_text() == ""
 
 

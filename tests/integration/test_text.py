@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import text
-from ingredients import ModelError
-from ingredients.datasets.vocabulary import Vocabulary
-from observers import read_metrics
+from sacristan.experiments import text
+from sacristan.ingredients import ModelError
+from sacristan.ingredients.datasets.vocabulary import Vocabulary
+from sacristan.observers import read_metrics
 
 RECIPE = str(Path(__file__).parents[2] / "configs" / "text.yaml")
 IRIS = str(Path(__file__).parents[2] / "configs" / "iris.csv")

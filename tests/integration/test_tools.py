@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from experiments import Experiment
-from ingredients import Ingredient
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient
+from sacristan.observers import FileObserver
 
 
 @pytest.fixture

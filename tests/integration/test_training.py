@@ -12,11 +12,11 @@ from PIL import Image
 from sacred.observers import RunObserver
 
 import exp
-from experiments import Callback, Experiment, loop
-from experiments.running.starting_state import check_start
-from ingredients import optimizer
-from ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from ingredients.errors import (
+from sacristan.experiments import Callback, Experiment, loop
+from sacristan.experiments.running.starting_state import check_start
+from sacristan.ingredients import optimizer
+from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
+from sacristan.ingredients.errors import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -26,8 +26,8 @@ from ingredients.errors import (
     PrecisionError,
     SchedulerError,
 )
-from ingredients.losses.building import build_loss
-from observers import FileObserver, Histogram, file_observer, read_media
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.observers import FileObserver, Histogram, file_observer, read_media
 
 WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}
 

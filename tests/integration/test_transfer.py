@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import exp
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ModelError
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import ModelError
 
 SETTINGS = {"data.name": "npz", "model.options.hidden": [8, 8], "epochs": 1, "data.batch_size": 16}
 
@@ -46,7 +46,7 @@ def weights_of(number, name="last"):
 
 
 def test_run_starts_from_the_body_of_another_with_a_new_head(run, caplog):
-    caplog.set_level("INFO", "ingredients.model")
+    caplog.set_level("INFO", "sacristan.ingredients.model")
     done = run({"model.weights": "run:1", "model.strict": False, "lr": 1e-30})
     report = done.info["weights"][0]
     assert (report["source"], report["missing"], report["unexpected"]) == ("run:1", [], [])

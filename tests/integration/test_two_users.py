@@ -17,14 +17,13 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-import observers
-import runs
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.security import Policy
-from runs.stores.opening import open_store
+from sacristan import observers, runs
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.security import Policy
+from sacristan.runs.stores.opening import open_store
 
 pytestmark = [
     pytest.mark.slow,
@@ -191,8 +190,8 @@ def test_members_of_a_group_do_everything_with_all_runs(store):
 
 
 QUEUED = """
-from experiments import Experiment
-from observers import FileObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
 
 ex = Experiment("queued", save_git_info=False)
 ex.observers.append(FileObserver("my_runs"))

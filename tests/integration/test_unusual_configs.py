@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments import Experiment
-from ingredients.errors import ConfigError, UnknownEntryError
+from sacristan.experiments import Experiment
+from sacristan.ingredients.errors import ConfigError, UnknownEntryError
 from tests.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,9 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments import Experiment
-from ingredients import checkpoint
-from observers import file_observer, run_folder
+from sacristan.experiments import Experiment
+from sacristan.ingredients import checkpoint
+from sacristan.observers import file_observer, run_folder
 
 OBSERVED = [file_observer("my_runs")]
 ex = Experiment("unusual", ingredients=[checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
@@ -158,15 +158,15 @@ def test_all_kinds_are_resumed_forked_reproduced_and_read_as_a_file(lab, named):
     assert whole["level"] == "Level <Level.LOW: 1>"
     lab.python("unusual.py", "with", "my_runs/1/config.json")
     assert lab.result(2) == whole
-    lab.python("-m", "runs", "fork", "1", "with", "epochs=3", "weight.1=7")
+    lab.python("-m", "sacristan", "fork", "1", "with", "epochs=3", "weight.1=7")
     forked = "{0: 3.0, 1: 7.0}" if named else "{0: 1.0, 1: 7.0}"
     assert lab.result(3) == {**whole, "weight": f"Map Map({forked})"}
-    done = lab.python("-m", "runs", "reproduce", "1")
+    done = lab.python("-m", "sacristan", "reproduce", "1")
     assert done.stdout.startswith("IDENTICAL"), done.stdout
     (lab.folder / "fail").touch()
     lab.python("unusual.py", "with", *settings, code=1)
     (lab.folder / "fail").unlink()
-    lab.python("-m", "runs", "resume", "5")
+    lab.python("-m", "sacristan", "resume", "5")
     assert lab.result(5) == whole
     (lab.folder / "fail").touch()
     lab.python("unusual.py", "with", *settings, code=1)

@@ -16,12 +16,12 @@ import bson
 import pytest
 from starlette.testclient import TestClient
 
-import runs
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs.__main__ import main as runs_command
-from runs.board.app import create_app
-from runs.board.policy import Policy
+from sacristan import runs
+from sacristan.__main__ import main as runs_command
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy
 
 # In two parts: the sources of a run are recorded as they are.
 ADA = "ada-love" + "lace"

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runs.errors import LaunchError
-from runs.rerun.launching import Launch
-from runs.rerun.resuming import resume_launch
-from runs.stores.opening import open_store
-from runs.work import warm_server
-from runs.work.warm import WarmPython
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.resuming import resume_launch
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.work import warm_server
+from sacristan.runs.work.warm import WarmPython
 from tests.processes import PIPE, Process
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ found = {
     "mask": list(signal.pthread_sigmask(0, ())), "streams": streams, "stdin": sys.stdin.read(),
     "threads": [thread.name for thread in threading.enumerate()], "descriptors": len(os.listdir("/proc/self/fd")),
     "leads": os.getpgid(0) == os.getpid(), "main": sys.modules["__main__"].__dict__ is globals(),
-    "lab": sorted({"configs", "experiments", "ingredients", "observers", "runs"} & sys.modules.keys()),
+    "lab": sorted({"sacristan"} & sys.modules.keys()),
 }
 print(json.dumps(found))
 sys.stdout.flush()
@@ -45,8 +45,8 @@ exec(os.environ.get("END", ""))
 TRIAL = {"sweep": "s1", "trial": 4, "attempt": 1, "parameters": {"lr": 0.1}, "metric": "val/loss", "prunes": True}
 EXPERIMENT = """
 import os, sys, time
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
 ex = Experiment("tried", system_metrics_s=None)
 """
 REPORTING = """
@@ -187,7 +187,7 @@ def test_process_started_afresh_reports_and_is_pruned_as_a_forked_one(warm, writ
 
 
 def test_packages_with_threads_keep_processes_from_being_forked(monkeypatch):
-    monkeypatch.setattr(warm_server, "LAB", set())
+    monkeypatch.setattr(warm_server, "LAB", "not_imported")
     end = threading.Event()
     thread = threading.Thread(target=end.wait)
     thread.start()
@@ -231,8 +231,8 @@ def test_leaving_the_block_interrupts_the_run(warm, write, tmp_path):
 AGENT = """
 import sys
 from pathlib import Path
-from runs.rerun.launching import Launch
-from runs.work.warm import WarmPython
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.work.warm import WarmPython
 warm = WarmPython(["sacred"])
 job = warm.start(Launch((sys.executable, "tried.py"), Path.cwd(), {}, ()))
 event, = job.events(None)
@@ -304,7 +304,7 @@ def test_pruned_run_keeps_its_record_and_is_listed_as_pruned(warm, write, tmp_pa
             # All that was logged with the report is there.
             assert [len(run.metric(name).values) for name in ("other", "val/loss", "val/accuracy")] == [3, 3, 3]
             assert [found.id for found in store.find("status=PRUNED")] == [run.id]
-            with pytest.raises(LaunchError, match=r"is PRUNED: its sweep ended it.*: python -m runs fork 1$"):
+            with pytest.raises(LaunchError, match=r"is PRUNED: its sweep ended it.*: sacristan fork 1$"):
                 resume_launch(run)
 
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from experiments import Experiment
-from experiments.running.config_text import in_order
-from ingredients import Ingredient
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.config_text import in_order
+from sacristan.ingredients import Ingredient
 
 
 @pytest.fixture
@@ -517,7 +517,7 @@ def test_option_in_every_form_taken(result, words):
 def test_scope_that_returns_ends_in_one_line(tmp_path, capfd, decorator):
     script = tmp_path / "returning.py"
     script.write_text(
-        "from experiments import Experiment\n"
+        "from sacristan.experiments import Experiment\n"
         "ex = Experiment('returning')\n"
         f"@ex.{decorator}\n"
         "def mine():\n"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from observers.record import append_file
-from observers.record.atomic_file import BINARY
+from sacristan.observers.record import append_file
+from sacristan.observers.record.atomic_file import BINARY
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]

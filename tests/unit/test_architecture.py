@@ -21,12 +21,15 @@ MAY_IMPORT = {
     "observers": {"configs"},
     "experiments": {"configs", "ingredients", "observers"},
     "runs": {"configs", "observers"},
+    # the folder that is beside them, and holds the names
+    "sacristan": {"configs", "experiments", "ingredients", "observers", "runs"},
 }
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "configs.collection configs.command configs.map configs.packages configs.shipped configs.slurm"
-    " configs.standard_streams configs.yaml_text",
+    "old_names configs.nearest",
+    "configs.collection configs.installation configs.map configs.shipped configs.slurm configs.standard_streams"
+    " configs.yaml_text",
     "configs.printing configs.sending",
     "configs.importing",
     "configs",
@@ -57,7 +60,6 @@ FLOORS = [
     "runs.board",
     "runs",
     "runs.commands",
-    "runs.__main__",
     "ingredients.errors",
     "ingredients.config",
     "ingredients.ranks",
@@ -76,27 +78,46 @@ FLOORS = [
     "experiments.experiment experiments.training",
     "experiments",
     "experiments.supervised",
-    "experiments.__main__ experiments.finetune experiments.gan experiments.language_model experiments.lightning"
+    "experiments.finetune experiments.gan experiments.language_model experiments.lightning"
     " experiments.probe experiments.segment experiments.tabular experiments.text",
+    "sacristan new",
+    "__main__",
+    "experiments.__main__ runs.__main__",
 ]
-FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms.split()}
+FLOOR = {
+    room if room == "sacristan" else f"sacristan.{room}": number
+    for number, rooms in enumerate(FLOORS)
+    for room in rooms.split()
+}
 # Folders and files at the top of a package.
 MOST_AT_TOP = {"runs": 15, "observers": 11}
-FILES = sorted(path for package in MAY_IMPORT for path in (ROOT / package).rglob("*.py"))
+FILES = sorted(
+    path
+    for package in MAY_IMPORT
+    for path in ((ROOT / package).glob("*.py") if package == "sacristan" else (ROOT / package).rglob("*.py"))
+)
 
 
 def module_name(path):
     parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts if parts[0] == "sacristan" else ("sacristan", *parts)
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def package_of(name):
+    """Return the folder at the top of the repository that a module, or what is in it, is imported from."""
+    within = [*name.split("."), ""][1]
+    return within if within in MAY_IMPORT else name.partition(".")[0]
 
 
 MODULES = {module_name(path): path for path in FILES}
 # tests/integration/test_lightning.py looks at what they export, as importing lightning takes seconds.
-OF_LIGHTNING = {"experiments.lightning", "experiments.running.lightning_logger"}
+OF_LIGHTNING = {"sacristan.experiments.lightning", "sacristan.experiments.running.lightning_logger"}
 INGREDIENTS = [
     name
     for name, path in MODULES.items()
-    if re.search(r"^ingredient = ", path.read_text(encoding="utf-8"), re.MULTILINE) and name.startswith("ingredients.")
+    if re.search(r"^ingredient = ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    and package_of(name) == "ingredients"
 ]
 
 
@@ -128,29 +149,30 @@ def imported(name):
     return found
 
 
-# Imports
-
-
+@functools.cache
 def tops(name):
-    """Return the top-level packages that a module imports from."""
-    return {found.partition(".")[0] for found in imported(name)}
+    """Return the packages that a module imports from: those of the lab, and the top-level ones of others."""
+    return {package_of(found) for found in imported(name)}
+
+
+# Imports
 
 
 def test_modules_import_only_what_their_package_may():
     strange = {}
     for name in MODULES:
-        package = name.partition(".")[0]
-        strange[name] = tops(name) & {*MAY_IMPORT, "exp", "tests"} - {package} - MAY_IMPORT[package]
+        package = package_of(name)
+        strange[name] = tops(name) & {*MAY_IMPORT, "exp", "tests"} - {package, "sacristan"} - MAY_IMPORT[package]
     assert {name: found for name, found in strange.items() if found} == {}
 
 
 def test_runs_import_no_torch():
-    assert [name for name in MODULES if name.startswith("runs") and "torch" in tops(name)] == []
+    assert [name for name in MODULES if package_of(name) == "runs" and "torch" in tops(name)] == []
 
 
 @pytest.mark.slow
 def test_runs_load_neither_torch_nor_sacred():
-    names = [name for name in MODULES if name.startswith("runs")]
+    names = [name for name in MODULES if package_of(name) == "runs"]
     script = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\n"
     script += "print([heavy for heavy in ('torch', 'sacred', 'pandas', 'rich') if heavy in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script, *names], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -160,15 +182,17 @@ def test_runs_load_neither_torch_nor_sacred():
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_no_module_is_called_like_what_its_package_exports(package):
     # Once such a module is imported, it takes the place of the other in the package.
-    module = importlib.import_module(package)
+    face = "sacristan" if package == "sacristan" else f"sacristan.{package}"
+    module = importlib.import_module(face)
     exported = {name for name in module.__all__ if not inspect.ismodule(getattr(module, name))}
-    homes = {name.partition(".")[2] for name in MODULES if name.startswith(f"{package}.")}
+    homes = {name.removeprefix(f"{face}.") for name in MODULES}
     assert exported & homes == set()
 
 
 def room_of(name):
     parts = name.split(".")
-    return next((room for room in (".".join(parts[:depth]) for depth in (3, 2)) if room in FLOOR), ".".join(parts[:2]))
+    rooms = (".".join(parts[:depth]) for depth in (4, 3, 2, 1))
+    return next((room for room in rooms if room in FLOOR and room != "sacristan"), name)
 
 
 def modules_imported(name):
@@ -210,15 +234,8 @@ for name in sys.argv[1:]:
 print(json.dumps(loaded))
 """
     names = [
-        "configs",
-        "runs",
-        *INGREDIENTS,
-        "experiments",
-        "experiments.language_model",
-        "experiments.lightning",
-        "experiments.finetune",
-        "experiments.tabular",
-        "experiments.text",
+        *("sacristan", "sacristan.configs", "sacristan.runs", *INGREDIENTS, "sacristan.experiments"),
+        *(f"sacristan.experiments.{name}" for name in ("language_model", "lightning", "finetune", "tabular", "text")),
         "exp",
     ]
     command = [sys.executable, "-c", script, *names]

@@ -30,7 +30,7 @@ json.dump({
     "threads": [thread.name for thread in threading.enumerate()], "descriptors": len(os.listdir("/proc/self/fd")),
     "main": sys.modules["__main__"].__dict__ is globals(),
     "leads": [os.getpgid(0) == os.getpid(), os.getsid(0) == os.getpid()],
-    "lab": sorted({"configs", "experiments", "ingredients", "observers", "runs", "tests"} & sys.modules.keys()),
+    "lab": sorted({"sacristan", "tests"} & sys.modules.keys()),
 }, sys.stdout)
 """
 # Ways to end.
@@ -96,9 +96,8 @@ IMPORTING = """
 import importlib, json, sys
 sys.path.insert(0, sys.argv.pop(1))
 for name in sys.argv.pop(1).split():
-    importlib.import_module(name)
-packages = ("configs", "experiments", "ingredients", "observers", "runs")
-lab = [name for name in sys.modules if name.partition(".")[0] in packages]
+    importlib.import_module(f"sacristan.{name}")
+lab = [name for name in sys.modules if name.partition(".")[0] == "sacristan"]
 for name in lab:
     module = sys.modules[name]
     assert module.__spec__.name == name and module.__loader__ is module.__spec__.loader, name
@@ -107,12 +106,13 @@ for name in lab:
         assert getattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2]) is not None, name
 tell = [[name, sorted(vars(sys.modules[name])), sys.modules[name].__file__] for name in lab]
 print(json.dumps(tell), flush=True)
-from experiments import Experiment
-ex = Experiment("imported", ingredients=[sys.modules[name].ingredient for name in lab if name == "ingredients.data"])
+from sacristan.experiments import Experiment
+data = [sys.modules[name].ingredient for name in lab if name == "sacristan.ingredients.data"]
+ex = Experiment("imported", ingredients=data)
 
 @ex.automain
 def main(_run):
-    from ingredients import MLP
+    from sacristan.ingredients import MLP
     return MLP.__name__
 """
 
@@ -148,7 +148,7 @@ def test_imported_modules_are_those_that_a_process_imports_by_itself(script, tmp
         digests = {name: library["digest"] for name, library in libraries.items()}
         found.append([json.loads(told), experiment["sources"], experiment["dependencies"], digests])
     assert found[0] == found[1]
-    assert set(found[0][3]) >= {"configs", "experiments", "ingredients", "observers"}
+    assert "sacristan" in found[0][3]
 
 
 # Has the modules of a lab, and imports one in a child, and another one that is changed meanwhile in the next.
@@ -159,13 +159,13 @@ lab = sys.argv[2]
 assert type(sys.meta_path.pop(0)).__name__ == "ImportedModules"  # that of this lab
 modules = runpy.run_path(sys.argv[1])["ImportedModules"](Path(lab))
 sys.path.insert(0, lab)
-given = modules._found["configs"].module
+given = modules._found["sacristan.configs"].module
 for path in (None, Path(lab, "runs", "errors.py")):
     if path:
         path.write_text(path.read_text() + "ADDED = 1\\n")
     if os.fork() == 0:
-        import configs, runs.errors
-        print(configs is given, hasattr(runs.errors, "ADDED"), flush=True)
+        import sacristan.configs, sacristan.runs.errors
+        print(sacristan.configs is given, hasattr(sacristan.runs.errors, "ADDED"), flush=True)
         os._exit(0)
     os.wait()
 """

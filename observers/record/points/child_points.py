@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from observers.record.append_file import pwrite
-from observers.record.atomic_file import BINARY
-from observers.record.schema import CHILD_POINTS
+from sacristan.observers.record.append_file import pwrite
+from sacristan.observers.record.atomic_file import BINARY
+from sacristan.observers.record.schema import CHILD_POINTS
 
 try:
     import fcntl
@@ -38,13 +38,9 @@ _PATIENCE_S, _LAST_PATIENCE_S = 0.5, 5.0
 
 
 class ChildPoint(NamedTuple):
-    """A point logged by a child.
+    """A point logged by a child, `seconds` after the start of the run.
 
-    Attributes:
-        name: The metric's name.
-        step: The step; None is one above the metric's last, which only the parent knows.
-        value: The value.
-        seconds: When it was logged, since the run started.
+    A step of None is one above the metric's last, which only the parent knows.
     """
 
     name: str
@@ -56,11 +52,7 @@ class ChildPoint(NamedTuple):
 class ChildPoints:
     """The file that the children of one run log to; the recording process creates it before it forks.
 
-    Args:
-        folder: The run's folder.
-
-    Attributes:
-        folder: The same; the owner updates it if the folder is moved.
+    The owner updates `folder` if that is moved.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,15 +82,7 @@ class ChildPoints:
             self._fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | BINARY)
 
     def add(self, point: ChildPoint) -> None:
-        """Append a point, from a child.
-
-        Args:
-            point: The point.
-
-        Raises:
-            FileNotFoundError: If the run has ended, so nobody would read the point.
-            OSError: If it cannot be written.
-        """
+        """Append a point, from a child; raise FileNotFoundError if the run has ended, so nobody would read it."""
         line = json.dumps(point).encode() + b"\n"
         with self._lock:
             if self._fd is None:
@@ -116,13 +100,10 @@ class ChildPoints:
 
     @contextlib.contextmanager
     def taken(self, *, last: bool = False) -> Iterator[Iterator[ChildPoint]]:
-        """Give the points that were not moved yet, and empty the file if the block succeeds.
+        """Yield the points that were not moved yet, and empty the file if the block succeeds; if `last`, remove it.
 
         A point counts as moved when the next one is asked for. If a child was stopped while it holds the lock, the
         points come with a later call.
-
-        Args:
-            last: Whether the run ends; then the file is removed.
         """
         with _locked(self.path, _LAST_PATIENCE_S if last else _PATIENCE_S) as fd:
             if fd is None:
@@ -136,7 +117,7 @@ class ChildPoints:
 
     @contextlib.contextmanager
     def left(self) -> Iterator[list[ChildPoint]]:
-        """Give the points that a killed process left, and remove the file if the block succeeds."""
+        """Yield the points that a killed process left, and remove the file if the block succeeds."""
         with _locked(self.path, _LAST_PATIENCE_S) as fd:
             if fd is None:
                 yield []
@@ -164,7 +145,7 @@ class ChildPoints:
 
 @contextlib.contextmanager
 def _locked(path: Path, patience_s: float) -> Iterator[int | None]:
-    """Open and lock a file; give None if there is none, or another process holds the lock for too long."""
+    """Open and lock a file; yield None if there is none, or another process holds the lock for too long."""
     try:
         fd = os.open(path, os.O_RDWR | BINARY)
     except OSError as error:

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 
-from observers.record.append_file import pread
-from observers.record.points.points import (
+from sacristan.observers.record.append_file import pread
+from sacristan.observers.record.points.points import (
     POINT,
     SLOT,
     TICKS_PER_S,
@@ -31,8 +31,8 @@ from observers.record.points.points import (
     rows_by_metric,
     split_metrics,
 )
-from observers.record.regular_file import open_regular
-from observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS, SUMS, MetricNames, read_names
+from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS, SUMS, MetricNames, read_names
 
 __all__ = [
     "ENTRY_BYTES",
@@ -82,12 +82,7 @@ Block = tuple[int, int, int]
 
 
 def entries_of(data: bytes | memoryview, start: int) -> bytes:
-    """Return the entries of `metrics.sums` for points that are appended.
-
-    Args:
-        data: The bytes of the points.
-        start: The number of points before them.
-    """
+    """Return the entries of `metrics.sums` for bytes of points that are appended after `start` others."""
     view, size = memoryview(data), _MAX_POINTS * POINT.itemsize
     entries = bytearray()
     for offset in range(0, len(view), size):
@@ -98,11 +93,7 @@ def entries_of(data: bytes | memoryview, start: int) -> bytes:
 
 
 def blocks_in(entries: bytes | memoryview) -> list[Block]:
-    """Return the blocks that entries describe; entries that are torn or damaged themselves are left out.
-
-    Args:
-        entries: Bytes from `metrics.sums`, from the start of an entry.
-    """
+    """Return the blocks that entries describe; entries that are torn or damaged themselves are left out."""
     blocks = []
     for at in range(0, len(entries) - ENTRY_BYTES + 1, ENTRY_BYTES):
         if zlib.crc32(entries[at : at + _ENTRY.size]) == _OWN_SUM.unpack_from(entries, at + _ENTRY.size)[0]:
@@ -111,13 +102,7 @@ def blocks_in(entries: bytes | memoryview) -> list[Block]:
 
 
 def read_blocks(path: Path, start: int = 0, stop: int | None = None) -> list[Block]:
-    """Return the blocks that contain points `start` to `stop`, in order; of a long file only their entries are read.
-
-    Args:
-        path: The file `metrics.sums`; it need not exist.
-        start: The number of the first point.
-        stop: The number after the last point; None is the end of the file.
-    """
+    """Return the blocks that contain points `start` to `stop`, in order; of a long file only their entries are read."""
     try:
         with open_regular(path) as stream:
             size = stream.seek(0, os.SEEK_END)
@@ -143,10 +128,7 @@ def read_blocks(path: Path, start: int = 0, stop: int | None = None) -> list[Blo
 def damaged(blocks: list[Block], points: np.ndarray, start: int) -> list[tuple[int, int]]:
     """Return the first point and the end of each block whose points differ from what was written.
 
-    Args:
-        blocks: The blocks to verify. A block is skipped unless all its points are in `points`.
-        points: (n,) of `POINT`.
-        start: The number of the first point.
+    `points` (n,) of `POINT` are those from number `start` on. A block is skipped unless it has all of its points there.
     """
     bad = []
     for first, count, checksum in blocks:
@@ -160,16 +142,7 @@ def damaged(blocks: list[Block], points: np.ndarray, start: int) -> list[tuple[i
 
 
 def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.ndarray:
-    """Read points from `metrics.bin` without verifying them.
-
-    Args:
-        folder: The run's folder.
-        start: The number of the first point.
-        stop: The number after the last point; None is the end of the file.
-
-    Returns:
-        (n,) of `POINT`; empty if there are none.
-    """
+    """Read points `start` to `stop` (n,) of `POINT` from `metrics.bin` without verifying them."""
     try:
         with open_regular(folder / POINTS) as stream:
             count = os.fstat(stream.fileno()).st_size // POINT.itemsize
@@ -182,14 +155,9 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
 
 
 def last_time(folder: Path) -> float:
-    """Return the time of the last point in `metrics.bin`.
+    """Return the time of the last point in `metrics.bin`, in seconds since the run started.
 
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        The time in seconds since the run started, with a resolution of 10 ms; 0 without points, or if they cannot be
-        read.
+    The resolution is 10 ms. 0 without points, or if they cannot be read.
     """
     with contextlib.suppress(OSError):
         count = (folder / POINTS).stat().st_size // POINT.itemsize
@@ -200,13 +168,7 @@ def last_time(folder: Path) -> float:
 def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) -> tuple[np.ndarray, int]:
     """Read points from `metrics.bin`, and leave out blocks with a wrong checksum, with one warning for each.
 
-    Args:
-        folder: The run's folder.
-        start: The number of the first point.
-        stop: The number after the last point; None is the end of the file.
-
-    Returns:
-        (n,) of `POINT`, and the number of points including the damaged ones.
+    Returns the points (n,) of `POINT`, and their number including the damaged ones.
     """
     for _ in range(_ATTEMPTS):
         # The entries first, because each is written after its block.
@@ -237,9 +199,7 @@ def _damage(bad: list[tuple[int, int]], missing: int) -> list[str]:
 def damage_in(folder: Path, known: Collection[str] = ()) -> list[str]:
     """Return what is missing or damaged in the points of a run that has ended, in sentences that name the file.
 
-    Args:
-        folder: The run's folder.
-        known: Names of metrics that the run is known to have.
+    `known` are names of metrics that the run must have.
     """
     blocks, points = read_blocks(folder / SUMS), read_points(folder)
     missing = max((first + count for first, count, _ in blocks), default=0) - len(points)
@@ -264,11 +224,7 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
 
     While the run is active, read them before `metrics.bin`; otherwise points that are moved in between are in neither.
 
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        For each half that has points, in order: the number of points before them, and (n,) of `POINT`.
+    Returns, in order, for each half that has points: the number of points before them, and (n,) of `POINT`.
     """
     try:
         with open_regular(folder / LIVE) as stream:
@@ -289,22 +245,13 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
 def has_latest_points(folder: Path) -> bool:
     """Tell whether a record has points that its writer has yet to move to `metrics.bin`.
 
-    Args:
-        folder: The run's folder. Both an active run and one that was killed may have such points, in memory that
-            outlives the process or from forked children.
+    An active run and a killed one may both have some, in memory that outlives the process or from forked children.
     """
     return (folder / LIVE).exists() or (folder / CHILD_POINTS).exists()
 
 
 def read_all_points(folder: Path) -> np.ndarray:
-    """Read all intact points of a run, including those that are not in `metrics.bin` yet.
-
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        (n,) of `POINT`, in the order of logging.
-    """
+    """Read all intact points (n,) of a run in the order of logging, including those not yet in `metrics.bin`."""
     live = read_live(folder)
     points, num_points = read_intact_points(folder)
     new = [there[max(0, num_points - base) :] for base, there in live]
@@ -331,16 +278,9 @@ def read_metrics(folder: str | Path) -> dict[str, Series]:
 def read_metric(
     folder: str | Path, name: str, names: MetricNames | None = None, version: Hashable | None = None
 ) -> Series | None:
-    """Return one metric of a run; the points of others are read in pieces and dropped.
+    """Return one metric of a run, None if it has none of that name; points of others are read in pieces and dropped.
 
-    Args:
-        folder: The run's folder.
-        name: The metric's name.
-        names: The run's names, if they are kept for several calls.
-        version: A value that changes with the points; None if they may change unnoticed.
-
-    Returns:
-        The metric; None if the run has none of that name.
+    Keep `names` to call this often. `version` changes with the points; None if they may change unnoticed.
     """
     folder = Path(folder)
     names = names or MetricNames(folder)

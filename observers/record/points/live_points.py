@@ -4,8 +4,8 @@ A point is packed into `metrics.live` when it is logged: a small file in the run
 If the process is killed, the kernel still has it, and readers find it there. The heartbeat moves new points to
 `metrics.bin`, and the end of the run removes the file.
 
-The file has two halves (see `observers.record.schema`): new points go into one while the points of the other are
-appended to `metrics.bin`. Each half is mapped separately, because `mmap.write` appends in one step, under the
+The file has two halves (see `sacristan.observers.record.schema`): new points go into one while the points of the other
+are appended to `metrics.bin`. Each half is mapped separately, because `mmap.write` appends in one step, under the
 interpreter's lock, what a thread has packed: it takes a slot and fills it, or there is no room and it takes none. This
 needs no lock of its own, which would cost as much as everything else.
 """
@@ -26,7 +26,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from observers.record.points.points import SLOT, STAMP_SHIFT, TICKS_PER_S, Metric, points_in
+from sacristan.observers.record.points.points import SLOT, STAMP_SHIFT, TICKS_PER_S, Metric, points_in
 
 __all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints"]
 
@@ -60,13 +60,8 @@ class _Later(NamedTuple):
 class Half:
     """One half of the memory.
 
-    Args:
-        memory: What points are written to, up to its end.
-        offset: Where the half begins in `memory`.
-        num_slots: The number of points it has room for.
-
     Attributes:
-        memory: As passed; points are appended at its position.
+        memory: Points are appended at its position, up to its end.
         num_used: How many slots are taken, once the half is full or closed; 0 if it is clean.
         later: Points whose value is fetched later, by the number that their slot holds as its step until then.
     """
@@ -80,20 +75,15 @@ class Half:
         self.later: dict[int, _Later] = {}
 
     def set_base(self, base: int) -> None:
-        """Store the number of points that come before the half's first one.
+        """Store the number of points before the half's first one.
 
-        Args:
-            base: The number of points in `metrics.bin`, and in the other half if that is older.
+        They are in `metrics.bin`, and in the other half if that is older.
         """
         self.base = base
         _BASE(self.memory, self._offset, base)
 
     def open(self, base: int) -> None:
-        """Start to fill the half, which is clean.
-
-        Args:
-            base: As for `set_base`.
-        """
+        """Start to fill the half, which is clean."""
         self.set_base(base)
         self.stamp = self.stamp % 255 + 1
         _BASE(self.memory, self._offset + 8, self.stamp)
@@ -121,11 +111,7 @@ class Half:
         return points_in(slots, self.stamp), num_failed
 
     def ids(self, num_slots: int) -> list[int]:
-        """Return the metric id of each point in the first slots, including points whose value is fetched later.
-
-        Args:
-            num_slots: How many slots to look at.
-        """
+        """Return the metric id of each point in the first slots, including points whose value is fetched later."""
         there = points_in(self._slots[:num_slots], self.stamp)["metric"].tolist()
         return there + [(point.tag & MAX_METRICS) - 1 for point in list(self.later.values())]
 
@@ -142,13 +128,9 @@ class LivePoints:
     Args:
         path: The file. If it is None or cannot be mapped, the memory is lost with the process.
         start: When the run started, in seconds since 1970.
-        base: The number of points logged before.
-        half_points: The number of points a half has room for.
 
     Attributes:
-        start: As passed.
         trouble: Why the file at `path` could not be mapped; None if it is, or if there is no path.
-        is_closed: Whether points are rejected.
     """
 
     def __init__(self, path: Path | None, start: float, base: int = 0, half_points: int = HALF_POINTS) -> None:
@@ -184,20 +166,11 @@ class LivePoints:
     def add(self, metric: Metric, step: int | float | None, value: float, now: float) -> bool:
         """Take a point.
 
+        A `step` of None is one above the metric's last. False means that there is no room: `swap`, and call again.
+        Raises struct.error if the step is not an int of 64 bits, or the clock was set back to before the start.
+
         Under the interpreter's lock, the statements between two calls are one step for other threads and signals.
         Without that lock, call `add_any`.
-
-        Args:
-            metric: Its metric, which has a `tag`.
-            step: Its step; None is one above the metric's last.
-            value: Its value.
-            now: The time of the run, in seconds since 1970.
-
-        Returns:
-            False if there is no room; then `swap`, and call again.
-
-        Raises:
-            struct.error: If the step is not an int of 64 bits, or the clock was set back to before the start.
         """
         tick = int((now - self.start) * TICKS_PER_S)
         before = metric.last
@@ -226,11 +199,8 @@ class LivePoints:
     def add_any(self, metric: Metric, step: int | float | None, value: float | Callable[[], float], now: float) -> bool:
         """Take a point as `add` does, under a lock, with any kind of step and value.
 
-        Args:
-            metric: Its metric, with a `float_tag` if the step is a float.
-            step: An int of 64 bits, a float, or None for one above the metric's last.
-            value: Its value, or a function that the next heartbeat calls to fetch it.
-            now: The time of the run; times before the start count as the start.
+        `value` may be a function, which the next heartbeat calls to fetch it. The metric needs a `float_tag` if the
+        step is a float. Times before the start count as the start.
         """
         with self._lock:
             if step is None:
@@ -265,15 +235,9 @@ class LivePoints:
         return other if other.num_used else None
 
     def swap(self, base: int) -> Half | None:
-        """Open the other half, and return the filled one, whose points are to be moved and cleared.
+        """Open the other half; return the filled one, whose points are to be moved and cleared, or None if it has none.
 
         One caller at a time.
-
-        Args:
-            base: The number of points before those in the filled half.
-
-        Returns:
-            The filled half; None if it has no points.
         """
         with self._lock:
             half = self._active
@@ -317,22 +281,13 @@ class LivePoints:
                 self._active.num_used = self._active.num_taken()
 
     def follow(self, path: Path) -> None:
-        """Remember the file's new place after it was moved.
-
-        Args:
-            path: Where the file is now.
-        """
+        """Remember the file's new place after it was moved."""
         self._path = path
 
     def recreate(self, path: Path, base: int) -> Half | None:
-        """Create the file again, after its folder was deleted.
+        """Create the file again, after its folder was deleted; return the half to be moved, if it has points.
 
-        Args:
-            path: The new file.
-            base: The number of points before those since the last `swap`.
-
-        Returns:
-            The half with the points since the last `swap`, to be moved; None if there are none.
+        That half has the points since the last `swap`; `base` others come before it.
         """
         with self._lock:
             half = self._active
@@ -367,9 +322,7 @@ def _refuse(data: bytes) -> NoReturn:
 def _mapped_halves(path: Path, half_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:
     """Return a new, fully allocated file as memory: its first half, and all of it.
 
-    Raises:
-        OSError, ValueError: If that is impossible.
-        AttributeError: If the system cannot allocate files.
+    Raises OSError or ValueError if that is impossible, and AttributeError if the system cannot allocate files.
     """
     kind = _file_system(path.parent)
     if kind not in _SAFE_FILE_SYSTEMS:

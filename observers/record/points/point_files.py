@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.append_file import AppendFile
-from observers.record.points.child_points import ChildPoints
-from observers.record.points.intact_points import (
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.points.child_points import ChildPoints
+from sacristan.observers.record.points.intact_points import (
     ENTRY_BYTES,
     blocks_in,
     entries_of,
@@ -21,13 +21,13 @@ from observers.record.points.intact_points import (
     read_live,
     read_points,
 )
-from observers.record.points.live_points import HALF_POINTS
-from observers.record.points.point_log import PointLog
-from observers.record.points.points import POINT, TICKS_PER_S, Metric
-from observers.record.points.rewinding import read_position
-from observers.record.points.summaries import GrowingSummaries, summaries
-from observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
-from observers.record.storable import as_text
+from sacristan.observers.record.points.live_points import HALF_POINTS
+from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Metric
+from sacristan.observers.record.points.rewinding import read_position
+from sacristan.observers.record.points.summaries import GrowingSummaries, summaries
+from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
+from sacristan.observers.record.storable import as_text
 
 __all__ = ["PointFiles"]
 
@@ -38,7 +38,6 @@ class PointFiles(PointLog):
     """Writes the points of one run.
 
     Args:
-        folder: The run's folder, which exists.
         say: Called with a path and an error for data that cannot be written yet, and is retried.
 
     Attributes:
@@ -112,11 +111,7 @@ class PointFiles(PointLog):
     def add_batch(self, name: Any, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append points of one metric, for observers of a stock Sacred run, which do not call `begin`.
 
-        Args:
-            name: The metric's name, which may be any value there.
-            steps: (n,) ints or floats.
-            values: (n,) numbers; other values go to `values.jsonl`.
-            ticks: (n,) times in ticks since the run started.
+        Values that are not numbers go to `values.jsonl`. `ticks` (n,) count from the start of the run.
         """
         name = as_text(name)
         try:
@@ -155,20 +150,12 @@ class PointFiles(PointLog):
             self._say(self._points.path, error)
 
     def flush(self) -> None:
-        """Write everything logged so far.
-
-        Raises:
-            OSError: If something cannot be written; it is retried.
-        """
+        """Write everything logged so far; after an OSError, it is retried."""
         self.drain()
         self._write_pending()
 
     def sync(self) -> None:
-        """Write everything logged so far, and wait until it is on the disk.
-
-        Raises:
-            OSError: If something cannot be written; it is retried.
-        """
+        """Write everything logged so far, and wait until it is on the disk."""
         self.flush()
         for file in self.files:
             file.sync()
@@ -222,11 +209,7 @@ class PointFiles(PointLog):
     # ------------------------------------------------------------------ a folder that is moved or deleted
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same files after their folder was moved; they stay open, so no point is lost.
-
-        Args:
-            folder: Where the folder is now. Points that have to be read from the file again are read there.
-        """
+        """Continue in the same files after their folder was moved; they stay open, so no point is lost."""
         with self.turn, self._naming:
             self.folder = folder
             for file in self.files:
@@ -239,9 +222,6 @@ class PointFiles(PointLog):
 
         The content comes from the files that are still open. Points that cannot be read from there count as lost, and
         are taken out of the summaries.
-
-        Args:
-            folder: The new folder, which may be the old one.
         """
         with self.turn, self._naming:
             self.drain()
@@ -287,9 +267,6 @@ class PointFiles(PointLog):
         """Append the points that a killed process left in `metrics.live`, and remove that file.
 
         No other process may write the run. If this is interrupted, it can be repeated.
-
-        Raises:
-            OSError: If the points cannot be written.
         """
         live = read_live(self.folder)
         if not (self.folder / LIVE).exists():
@@ -303,11 +280,7 @@ class PointFiles(PointLog):
         (self.folder / LIVE).unlink()
 
     def recover_children(self) -> None:
-        """Append the points that forked children of a killed process left; call it after `recall`.
-
-        Raises:
-            OSError: If the points cannot be written.
-        """
+        """Append the points that forked children of a killed process left; call it after `recall`."""
         with ChildPoints(self.folder).left() as points:
             series: dict[str, tuple[list, list, list]] = {}
             for name, step, value, seconds in points:
@@ -323,11 +296,7 @@ class PointFiles(PointLog):
             self.recall()
 
     def recall(self) -> None:
-        """Load ids, summaries and counts from the folder.
-
-        Raises:
-            OSError, ValueError: If they cannot be read.
-        """
+        """Load ids, summaries and counts from the folder."""
         with self.turn, self._naming:
             self._open_points()
             self._read_names()
@@ -370,15 +339,7 @@ class PointFiles(PointLog):
         return count - len(points)
 
     def replace(self, name: str, data: bytes) -> None:
-        """Replace the content of one file; call `recall` afterwards.
-
-        Args:
-            name: The file's name.
-            data: Its new content.
-
-        Raises:
-            OSError: If it cannot be written.
-        """
+        """Replace the content of one file; call `recall` afterwards."""
         file = next(file for file in self.files if file.path.name == name)
         if file is not self._points:
             file.replace(data)

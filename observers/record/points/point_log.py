@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from observers.errors import MetricError
-from observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
-from observers.record.points.points import POINT, Metric, Names, is_rewound
+from sacristan.observers.errors import MetricError
+from sacristan.observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
+from sacristan.observers.record.points.points import POINT, Metric, Names, is_rewound
 
 __all__ = ["PointLog"]
 
@@ -25,7 +25,6 @@ class PointLog:
 
     Attributes:
         folder: The record's folder; None without a record.
-        metrics: Every metric by name.
         names: By metric id: the name, and whether steps are floats.
         keeps_new: Whether moved points are kept for `take_new`.
         look: Called with the points and `names` whenever points were moved.
@@ -60,23 +59,16 @@ class PointLog:
     def begin(self, start: float, half_points: int = HALF_POINTS, path: Path | None = None, base: int = 0) -> None:
         """Take points from now on.
 
-        Args:
-            start: When the run started, in seconds since 1970.
-            half_points: The number of points there is room for until they are moved.
-            path: The file to map into memory; None is memory that is lost with the process.
-            base: The number of points logged before.
+        `half_points` have room until they are moved; `base` points were logged before. Without a `path` to map into
+        memory, points are lost with the process.
         """
         self._live = LivePoints(path, start, base, half_points)
 
     def metric(self, name: str, *, float_steps: bool = False) -> Metric:
         """Return a metric, with an id for points whose steps are ints, or floats.
 
-        Args:
-            name: The metric's name. A new one gets an id, which is stored before any of its points.
-            float_steps: Whether to look up the id for float steps.
-
-        Raises:
-            MetricError: If the run has too many metrics.
+        A new name gets an id, which is stored before any of its points. Raises MetricError if there are too many
+        metrics.
         """
         with self._naming:
             metric = self.metrics.get(name) or Metric(name)
@@ -155,11 +147,7 @@ class PointLog:
         }
 
     def count_from(self, position: Mapping[str, list]) -> None:
-        """Set the count and last step of each metric, and add the points that have not been moved.
-
-        Args:
-            position: `[count, last step]` by metric, as `position` returns it.
-        """
+        """Set the count and last step of each metric from a `position`, and add the points that have not been moved."""
         waiting: Counter[str] = Counter()
         if self._live is not None:
             for number, count in self._live.num_waiting().items():

@@ -1,6 +1,6 @@
 """The points of a run as arrays: their layout on disk and in memory, and the metrics in them.
 
-Reading them from a run's folder is in `observers.record.points.intact_points`.
+Reading them from a run's folder is in `sacristan.observers.record.points.intact_points`.
 """
 
 from __future__ import annotations
@@ -92,10 +92,8 @@ class Metric:
     """One metric: the tags of its points, and how far it got.
 
     Attributes:
-        name: The metric's name.
         tag: Its id plus one, for points whose step is an int; 0 before it has an id.
         float_tag: The same for points whose step is a float.
-        count: How many points were logged.
         last: The last step; -1 before the first point.
     """
 
@@ -110,34 +108,20 @@ class Metric:
 def is_rewound(name: str) -> bool:
     """Tell whether rewinding a run to a checkpoint removes later points of a metric.
 
-    Args:
-        name: The metric's name. `system/...` describes the machine, whose past no rewinding undoes.
+    `system/...` describes the machine, whose past no rewinding undoes.
     """
     return not name.startswith("system/")
 
 
 def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
-    """Decode steps from the field `step` of `POINT`.
-
-    Args:
-        steps: (n,) int64, contiguous; float steps are stored by their 64 bits.
-        as_float: Whether the metric's id stands for float steps.
-
-    Returns:
-        (n,) int64 or float64 steps, as logged.
-    """
+    """Decode the field `step` of `POINT`, contiguous int64 (n,); float steps are stored by their 64 bits."""
     return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
 
 
 def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
-    """Return the points among the slots of one half of `metrics.live`.
+    """Return the points (m,) of `POINT` among the slots (n,) of `SLOT` of one half of `metrics.live`, as logged.
 
-    Args:
-        slots: (n,) of `SLOT`.
-        stamp: The half's current stamp; slots with another one are empty or left over.
-
-    Returns:
-        (m,) of `POINT`, in the order of logging.
+    Slots with another `stamp` than the half's current one are empty or left over.
     """
     is_point = slots["tag"] >> STAMP_SHIFT == stamp
     if not is_point.all():
@@ -157,12 +141,7 @@ def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
 
 
 def of_metrics(points: np.ndarray, numbers: Iterable[int]) -> np.ndarray:
-    """Return the points of some metrics.
-
-    Args:
-        points: (n,) of `POINT`.
-        numbers: The metrics' ids.
-    """
+    """Return the points of some metrics."""
     metric = points["metric"]
     chosen = np.zeros(len(points), bool)
     for number in numbers:
@@ -171,14 +150,9 @@ def of_metrics(points: np.ndarray, numbers: Iterable[int]) -> np.ndarray:
 
 
 def by_name(points: np.ndarray, names: Names) -> dict[str, np.ndarray]:
-    """Split points by metric.
+    """Split points by metric, with an empty array for a name without points.
 
-    Args:
-        points: (n,) of `POINT`; those whose id has no name are left out.
-        names: Every metric's name by id. A metric with steps of both kinds has two ids.
-
-    Returns:
-        The points of every name in `names`, in the order of logging; an empty array if there are none.
+    Points whose id has no name are left out. A metric with steps of both kinds has two ids.
     """
     numbers: dict[str, list[int]] = {}
     for number, (name, _) in names.items():
@@ -195,12 +169,7 @@ def by_name(points: np.ndarray, names: Names) -> dict[str, np.ndarray]:
 
 
 def split_metrics(points: np.ndarray, names: Names) -> dict[str, Series]:
-    """Return every metric as a `Series`, including metrics without points.
-
-    Args:
-        points: (n,) of `POINT`.
-        names: Every metric's name by id, and whether its steps are floats.
-    """
+    """Return every metric as a `Series`, including metrics without points."""
     kinds: dict[str, set[bool]] = {}
     for name, as_float in names.values():
         kinds.setdefault(name, set()).add(as_float)
@@ -226,11 +195,7 @@ def _taken(points: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
 
 
 def rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
-    """Return the rows of each metric's points, in order; a slice if there is only one metric.
-
-    Args:
-        metric: (n,) the metric of each point.
-    """
+    """Return the rows of each metric's points, in order; a slice if there is only one metric."""
     metric = np.ascontiguousarray(metric)
     if not len(metric):
         return {}

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.json_text import parse_json
-from observers.record.points.intact_points import read_intact_points, read_metrics
-from observers.record.points.points import TICKS_PER_S, Names, is_rewound, split_metrics
-from observers.record.regular_file import read_regular
-from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.points.intact_points import read_intact_points, read_metrics
+from sacristan.observers.record.points.points import TICKS_PER_S, Names, is_rewound, split_metrics
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
 __all__ = ["Position", "held", "missing_from", "next_step", "num_missing", "read_position", "rewound_files"]
 
@@ -35,8 +35,7 @@ Position = Mapping[str, Mapping[str, list]]
 def read_position(folder: Path) -> dict[str, dict[str, list]]:
     """Return the position of everything in a run's folder.
 
-    Args:
-        folder: The run's folder. Points in `metrics.live` do not count; see `PointFiles.recover`.
+    Points in `metrics.live` do not count; see `PointFiles.recover`.
     """
     position: dict[str, dict[str, list]] = {}
     for kind, series in _steps(folder).items():
@@ -63,15 +62,9 @@ def _steps(folder: Path) -> dict[str, dict[str, Sequence[Any]]]:
 
 
 def held(folder: Path, position: Position) -> dict[str, dict[str, list]]:
-    """Return the part of a position that a run's folder still has.
+    """Return the part of a position that a run's folder still has, with lower counts where entries were lost.
 
-    Args:
-        folder: The run's folder.
-        position: The position to look for.
-
-    Returns:
-        The position with lower counts where entries were lost. Later entries do not stand in for lost ones: they are
-        recognised by their steps.
+    Later entries do not stand in for lost ones: they are recognised by their steps.
     """
     there = _steps(folder)
     return {
@@ -95,10 +88,6 @@ def rewound_files(folder: Path, position: Position) -> Iterator[tuple[str, bytes
 
     Replace each file before asking for the next one. If the process is killed in between, doing all of it again leads
     to the same result.
-
-    Args:
-        folder: The run's folder.
-        position: The position to rewind to.
     """
     position = held(folder, position)
     limits = {name: entry[0] for name, entry in position["metrics"].items()}
@@ -134,15 +123,7 @@ def _rewound_media(folder: Path, position: Position) -> Iterator[tuple[str, byte
 
 
 def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int, int]]:
-    """Yield every series of which one position has less than another.
-
-    Args:
-        reached: The position that may have less.
-        wanted: The position to compare it with.
-
-    Yields:
-        The series' name, the count in `reached`, and the count in `wanted`.
-    """
+    """Yield name, count reached and count wanted of every series of which `reached` has less."""
     for kind, entries in wanted.items():
         for name, (count, _) in entries.items():
             there = reached[kind].get(name, [0])[0]
@@ -153,9 +134,7 @@ def missing_from(reached: Position, wanted: Position) -> Iterator[tuple[str, int
 def num_missing(reached: Position, wanted: Position) -> int:
     """Return how many points and media one position has less than another; see `missing_from`.
 
-    Args:
-        reached: The position that may have less.
-        wanted: The position to compare it with. A surplus in one series makes up for nothing in another.
+    A surplus in one series does not make up for another.
     """
     return sum(count - there for _, there, count in missing_from(reached, wanted))
 
@@ -163,11 +142,7 @@ def num_missing(reached: Position, wanted: Position) -> int:
 def next_step(position: Position) -> int:
     """Return the step that a training without a step of its own continues from.
 
-    Args:
-        position: The position that the record is rewound to.
-
-    Returns:
-        One above the greatest step of any metric, as an integer; 0 if there is none.
+    It is one above the greatest step of any metric, as an integer; 0 if there is none.
     """
     steps = [step for _, step in position["metrics"].values() if isinstance(step, int | float) and math.isfinite(step)]
     return math.floor(max(steps)) + 1 if steps else 0

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from observers.record.points.intact_points import read_intact_points
-from observers.record.points.points import POINT, Names, to_steps
-from observers.record.schema import read_names
+from sacristan.observers.record.points.intact_points import read_intact_points
+from sacristan.observers.record.points.points import POINT, Names, to_steps
+from sacristan.observers.record.schema import read_names
 
 __all__ = ["NO_SUMMARIES", "GrowingSummaries", "Summaries", "add_to_summaries", "summaries", "summarize"]
 
@@ -53,15 +53,7 @@ class GrowingSummaries:
         self._start = self._num_fresh = 0
 
     def note(self, start: int, points: np.ndarray) -> bool:
-        """Keep points that were appended.
-
-        Args:
-            start: The number of points before them.
-            points: (n,) of `POINT`.
-
-        Returns:
-            Whether it is time to call `extend`.
-        """
+        """Keep points that were appended after `start` others; return whether it is time to call `extend`."""
         if self._start + self._num_fresh != start:
             self._fresh, self._start, self._num_fresh = [], start, 0
         self._fresh.append(points)
@@ -69,12 +61,7 @@ class GrowingSummaries:
         return self._num_fresh >= _CHUNK_POINTS
 
     def extend(self, num_points: int, names: Names) -> dict[str, dict[str, Any]]:
-        """Extend the summaries to all points in the file, and return them.
-
-        Args:
-            num_points: The number of points in the file.
-            names: Name by metric id.
-        """
+        """Extend the summaries to all points in the file, and return them."""
         summary, done = self._done
         start, known = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
         self._fresh, self._start, self._num_fresh = [], start + len(known), 0
@@ -92,26 +79,16 @@ class GrowingSummaries:
         return summary.rows
 
     def restart(self, summary: Summaries, num_points: int) -> None:
-        """Replace the summaries, after the file's content was replaced.
-
-        Args:
-            summary: The summary of every metric in the file.
-            num_points: The number of points in the file.
-        """
+        """Replace the summaries, after the file's content was replaced."""
         self._fresh, self._num_fresh = [], 0
         self._done = summary, num_points
 
 
 def summarize(values: np.ndarray, steps: np.ndarray) -> dict[str, Any]:
-    """Return the summary of one metric.
+    """Return the summary of one metric, from its values and steps (n,), at least one.
 
-    Args:
-        values: (n,) its values, at least one.
-        steps: (n,) their steps.
-
-    Returns:
-        `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value for
-        `first` and `last` only; `finite` is the number of values in `mean`.
+    It has `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value
+    for `first` and `last` only; `finite` is the number of values in `mean`.
     """
     is_float = steps.dtype.kind == "f"
     rows = np.zeros(len(values), POINT)
@@ -121,11 +98,7 @@ def summarize(values: np.ndarray, steps: np.ndarray) -> dict[str, Any]:
 
 
 def summaries(folder: Path) -> Summaries:
-    """Return the summary of every metric, over all intact points in `metrics.bin`.
-
-    Args:
-        folder: The run's folder.
-    """
+    """Return the summary of every metric, over all intact points in `metrics.bin`."""
     summary, names, start = NO_SUMMARIES, read_names(folder), 0
     while True:
         points, count = read_intact_points(folder, start, start + _CHUNK_POINTS)
@@ -140,10 +113,7 @@ def add_to_summaries(before: Summaries, points: np.ndarray, names: Names) -> Sum
 
     All metrics are processed at once, so ten thousand cost hardly more than one.
 
-    Args:
-        before: The summaries so far, which are not modified.
-        points: (n,) of `POINT`; points without a name are skipped.
-        names: By metric id: the name, and whether steps are floats.
+    `before` is not modified. Points without a name are skipped.
     """
     if not len(points):
         return before

@@ -1,1 +1,1 @@
-"""Shared by the commands: the arguments that people type, and everything that is printed."""
+"""Shared by the commands: arguments, and everything that is printed."""

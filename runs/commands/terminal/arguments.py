@@ -1,4 +1,4 @@
-"""Arguments that commands share: the store, runs, output files, `--json`; and errors of one line."""
+"""Arguments that commands share: the store, runs, output files, `--json`; and one-line errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from runs.errors import RunsError, StoreError
-from runs.query.texts import suggestion
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import RunsError, StoreError
 
 if TYPE_CHECKING:
-    from runs.stores.store import Store
+    from sacristan.runs.stores.store import Store
 
 __all__ = [
     "Parser",
@@ -49,12 +49,12 @@ Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with the nearest name.
+    """A parser whose errors are one line and name the nearest option.
 
     `argparse` suggests names from Python 3.14 on, and then lists all choices as well.
 
     Attributes:
-        rest_begins: Words that end the parsed part; the first one and all words after it become the argument `rest`.
+        rest_begins: Words that end the parsed part; from the first one on, all words become the argument `rest`.
     """
 
     rest_begins: tuple[str, ...] = ()
@@ -63,12 +63,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**{"allow_abbrev": False, **options})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse words; see `argparse.ArgumentParser.parse_known_args`.
-
-        Args:
-            args: The words. `--sort -start` is accepted, for which argparse itself requires `--sort=-start`.
-            namespace: Where to put the arguments.
-        """
+        """Parse words, accepting `--sort -start`, for which argparse itself requires `--sort=-start`."""
         words = list(sys.argv[1:] if args is None else args)
         if self.rest_begins:
             end = next((place for place, word in enumerate(words) if word in self.rest_begins), len(words))
@@ -80,12 +75,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse all words, or end with an error that names the nearest option.
-
-        Args:
-            args: The words.
-            namespace: Where to put the arguments.
-        """
+        """Parse all words, or end with an error that names the nearest option."""
         arguments, unknown = self.parse_known_args(args, namespace)
         if unknown:
             parser: Parser = getattr(arguments, "parser", self)
@@ -98,16 +88,12 @@ class Parser(argparse.ArgumentParser):
         """Reject invalid choices, and name the nearest one; argparse lists all of them."""
         if action.choices is not None and value not in action.choices:
             choices = [str(choice) for choice in action.choices]
-            hint = suggestion(str(value), choices, f"expected one of {', '.join(choices)}")
+            hint = word_suggestion(str(value), choices, f"expected one of {', '.join(choices)}")
             raise argparse.ArgumentError(action, f"got {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Print an error, and end with exit code 2.
-
-        Args:
-            message: The error.
-        """
-        from runs.commands.terminal.text import harmless
+        """Print an error, and end with exit code 2."""
+        from sacristan.runs.commands.terminal.text import harmless
 
         self.exit(2, f"error: {harmless(message)}; see {self.prog} --help\n")
 
@@ -116,11 +102,11 @@ class Parser(argparse.ArgumentParser):
 
 
 def _hint(word: str, options: Sequence[str], takes_settings: bool) -> str:
-    """Return what to write instead of a word that no argument takes; empty if unknown."""
+    """Return a suggestion for a word that no argument takes; empty if there is none."""
     if word == "-F":
         return "a store is written --store FOLDER"
     if word.startswith("-"):
-        return suggestion(word.partition("=")[0], options, "")
+        return word_suggestion(word.partition("=")[0], options, "")
     if is_url(word) or Path(word).is_dir():
         return f"a store is written --store {shlex.quote(word)}"
     if "--where" in options and _CONDITION.search(word):
@@ -131,13 +117,7 @@ def _hint(word: str, options: Sequence[str], takes_settings: bool) -> str:
 
 
 def number(kind: type[Number], is_valid: Callable[[Number], bool], expected: str) -> Callable[[str], Number]:
-    """Return an argument type: numbers that pass a test.
-
-    Args:
-        kind: `int` or `float`.
-        is_valid: The test.
-        expected: The valid numbers in words, for the error.
-    """
+    """Return an argument type for numbers that pass a test; the error says which were expected."""
 
     def read(text: str) -> Number:
         with contextlib.suppress(ValueError):
@@ -155,77 +135,42 @@ confidence = number(float, lambda value: 0 < value < 1, "a number between 0 and 
 
 
 def place(text: str) -> str:
-    """Argument type of a store.
-
-    Args:
-        text: A folder of runs, or a URL of a database.
-    """
+    """Argument type of a store: a folder of runs, or the URL of a database."""
     if not text:
         raise argparse.ArgumentTypeError("got '', expected a folder of runs or a mongodb:// URL")
     return text
 
 
 def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
-    """Add `--store`.
-
-    Args:
-        parser: A parser.
-        default: Its default. Parsers of commands suppress it, so a `--store` before the command is kept.
-    """
+    """Add `--store`; subcommands suppress its default, so that a `--store` before the command is kept."""
     parser.add_argument("--store", type=place, default=default, metavar="WHERE", help=_STORE_HELP)
 
 
 def add_store_place(parser: argparse.ArgumentParser, kinds: str) -> None:
-    """Add the store as an argument that needs no `--store`.
-
-    Args:
-        parser: The command's parser.
-        kinds: The kinds of stores that the command takes, for the help.
-    """
+    """Add the store as a positional argument, an alternative to `--store`."""
     help = f"{kinds}; the same as --store"
     parser.add_argument("store", nargs="?", type=place, default=argparse.SUPPRESS, metavar="STORE", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
-    """Add an argument for a run, which shells complete.
-
-    Args:
-        parser: The command's parser.
-        name: Name of the argument.
-        help: Its help, by default the ways to name a run.
-    """
+    """Add an argument for a run, with shell completion."""
     help = help or "id, uid, beginning of a uid, or latest"
     _complete(parser.add_argument(name, metavar=name.upper(), help=help), _run_ids)
 
 
 def add_runs(parser: argparse.ArgumentParser, nargs: str = "+", help: str = "") -> None:
-    """Add the argument `runs` for several runs, which shells complete.
-
-    Args:
-        parser: The command's parser.
-        nargs: As in `add_argument`.
-        help: Its help, by default the ways to name a run.
-    """
+    """Add the argument `runs` for several runs, with shell completion."""
     help = help or "ids, uids, beginnings of uids, or latest"
     _complete(parser.add_argument("runs", nargs=nargs, metavar="RUN", help=help), _run_ids)
 
 
 def add_metrics(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add the argument `names` for metrics of the run before it, which shells complete.
-
-    Args:
-        parser: The command's parser.
-        help: Its help.
-    """
+    """Add the argument `names` for metrics of the run named before it, with shell completion."""
     _complete(parser.add_argument("names", nargs="*", metavar="NAME", help=help), _metric_names)
 
 
 def add_json(parser: argparse._ActionsContainer) -> None:
-    """Add `--json`.
-
-    Args:
-        parser: The command's parser, or a group of mutually exclusive options.
-    """
+    """Add `--json`."""
     help = 'print strict JSON; NaN and infinities are the texts "NaN", "Infinity", "-Infinity"'
     parser.add_argument("--json", action="store_true", help=help)
 
@@ -238,15 +183,7 @@ def add_output(
     group: argparse._ActionsContainer | None = None,
     type: Callable[[str], Path | str] = Path,
 ) -> None:
-    """Add `--output` and `--force`; see `output_of`.
-
-    Args:
-        parser: The command's parser.
-        help: The help of `--output`.
-        required: Whether the command cannot do without it.
-        group: A group of options that exclude `--output`.
-        type: What to make of the word; by default a path.
-    """
+    """Add `--output` and `--force`; see `output_of`. The options in `group` exclude `--output`."""
     options: dict[str, Any] = {"required": True} if required else {}
     (group or parser).add_argument("-o", "--output", type=type, metavar="FILE", help=help, **options)
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
@@ -256,79 +193,47 @@ def add_output(
 
 
 def split_rest(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the words `with SETTING ... -- OPTION ...` into settings and options.
-
-    Args:
-        words: The argument `rest` of a command; either part may be missing.
-    """
+    """Split the words `with SETTING ... -- OPTION ...` into settings and options; either part may be missing."""
     end = words.index("--") if "--" in words else len(words)
     return list(words[1:end]), list(words[end + 1 :])
 
 
 def where_of(arguments: argparse.Namespace) -> str:
-    """Return the chosen store, a folder or a URL.
-
-    Args:
-        arguments: The parsed arguments; without `--store`, the environment or `my_runs` counts.
-    """
+    """Return the chosen store: `--store`, else that of the environment, else `my_runs`."""
     return str(arguments.store or os.environ.get("SACRISTAN_STORE") or "my_runs")
 
 
 def typed_store(arguments: argparse.Namespace) -> str:
-    """Return the chosen store as a shell takes it, without passwords.
-
-    Args:
-        arguments: The parsed arguments.
-    """
-    from observers.record.redaction import redact
+    """Return the chosen store quoted for a shell, without passwords."""
+    from sacristan.observers.record.redaction import redact
 
     return shlex.quote(redact(where_of(arguments)))
 
 
 def is_url(where: str) -> bool:
-    """Tell whether a store is a database.
-
-    Args:
-        where: A folder or a URL.
-    """
+    """Tell whether a store is a database."""
     return where.startswith(("mongodb://", "mongodb+srv://"))
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:
-    """Return the chosen folder of runs.
-
-    Args:
-        arguments: The parsed arguments.
-
-    Raises:
-        StoreError: If the chosen store is a database.
-    """
+    """Return the chosen folder of runs; StoreError if the store is a database."""
     where = where_of(arguments)
     if "://" in where:
-        from observers.record.redaction import redact
+        from sacristan.observers.record.redaction import redact
 
         raise StoreError(f"got the store {redact(where)}, but this command needs a folder of runs")
     return Path(where)
 
 
 def open_given(arguments: argparse.Namespace) -> Store:
-    """Open the chosen store; it shows the progress of long work on the terminal.
-
-    Args:
-        arguments: The parsed arguments.
-    """
+    """Open the chosen store; it shows the progress of long work on the terminal."""
     return open_place(where_of(arguments))
 
 
 def open_place(where: str, *, create: bool = False) -> Store:
-    """Open a store that shows the progress of long work on the terminal.
-
-    Args:
-        where: A folder of runs, or a URL of a database.
-        create: Whether to create a folder that does not exist.
-    """
-    from runs.commands.terminal.text import Progress
-    from runs.stores.opening import open_store
+    """Open a store that shows the progress of long work on the terminal."""
+    from sacristan.runs.commands.terminal.text import Progress
+    from sacristan.runs.stores.opening import open_store
 
     store = open_store(where, create=create)
     store.on_progress = Progress()
@@ -336,15 +241,8 @@ def open_place(where: str, *, create: bool = False) -> Store:
 
 
 def output_of(arguments: argparse.Namespace) -> Path | None:
-    """Return the output file, if one was given.
-
-    Args:
-        arguments: The parsed arguments of a command with `add_output`.
-
-    Raises:
-        StoreError: If it cannot be written, or exists and there is no `--force`.
-    """
-    from runs.drawing.output_file import check_output
+    """Return the output file, None for stdout; StoreError if it exists without `--force` or is not writable."""
+    from sacristan.runs.drawing.output_file import check_output
 
     output: Path | None = arguments.output
     if output is not None:
@@ -356,10 +254,10 @@ def output_of(arguments: argparse.Namespace) -> Path | None:
 
 
 def _complete(action: argparse.Action, words_in: Callable[[Store, argparse.Namespace], list[str]]) -> None:
-    """Complete an argument with words in the store; an unreadable store has none."""
+    """Complete an argument with words from the store; an unreadable store yields none."""
 
     def completer(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-        from runs.stores.opening import open_store
+        from sacristan.runs.stores.opening import open_store
 
         try:
             with open_store(where_of(parsed_args)) as store:
@@ -371,7 +269,7 @@ def _complete(action: argparse.Action, words_in: Callable[[Store, argparse.Names
 
 
 def _metric_names(store: Store, parsed_args: argparse.Namespace) -> list[str]:
-    """Return the metrics of the run before it."""
+    """Return the metrics of the run named before it."""
     return store.get(parsed_args.run).metrics
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
-from runs.commands.terminal.tables import Cell, Column, print_table
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
-from runs.query.texts import MISSING, size_text
+from sacristan.runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
+from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.query.texts import MISSING, size_text
 
 if TYPE_CHECKING:
-    from runs.stores.run import Content, Run
+    from sacristan.runs.stores.run import Content, Run
 
 __all__ = ["CONTENTS", "Fetched", "ListedFile", "add_contents", "list_or_get"]
 
@@ -46,12 +46,7 @@ CONTENTS = list[ListedFile] | Fetched
 
 
 def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
-    """Add the subcommands `ls` and `get`.
-
-    Args:
-        parser: The command's parser.
-        files: The files in words, for the help.
-    """
+    """Add the subcommands `ls` and `get`."""
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="action")
     for name, help in (("ls", f"list the {files}"), ("get", f"write the {files} into a folder")):
         action = actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
@@ -65,21 +60,15 @@ def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
 
 
 def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    """List the files, or write them into a folder.
+    """List the files, or write them into a folder; the exit code is 1 if a file could not be written.
 
-    Args:
-        arguments: The parsed arguments of a command with `add_contents`.
-        kind: The kind of the files in a word.
-        contents_of: Function that returns the files of a run by name.
-
-    Returns:
-        The exit code; 1 if a file could not be written.
+    `kind` names the kind of files in a word.
     """
     return _get(arguments, contents_of) if arguments.action == "get" else _list(arguments, kind, contents_of)
 
 
 def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from runs.transfer.fetching import length_of
+    from sacristan.runs.transfer.fetching import length_of
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -95,7 +84,7 @@ def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run],
 
 
 def _get(arguments: argparse.Namespace, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from runs.transfer.fetching import choose, fetch
+    from sacristan.runs.transfer.fetching import choose, fetch
 
     with open_given(arguments) as store:
         contents = choose(contents_of(store.get(arguments.run)), arguments.names)

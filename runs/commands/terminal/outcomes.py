@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from runs.commands.terminal.text import print_json, print_text, print_to_stderr
-from runs.query.texts import count_text, list_text, size_text
+from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
+from sacristan.runs.query.texts import count_text, list_text, size_text
 
 if TYPE_CHECKING:
-    from runs.stores.changes import Copied, Removed
+    from sacristan.runs.stores.changes import Copied, Removed
 
 __all__ = [
     "CopiedRun",
@@ -58,27 +58,21 @@ class RemovedRuns(TypedDict):
 
 
 def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
-    """Print which runs and files were removed, and which were kept.
-
-    Args:
-        removed: The result of the store.
-        in_json: Whether to print JSON.
-        in_trash: Whether the runs are in the trash, from which they can be restored.
-    """
+    """Print which runs and files were removed, and which were kept; runs in the trash can be restored."""
     if in_json:
         print_json(_removed(removed))
         return
     if removed.runs:
         runs = f"run{'s' * (len(removed.runs) > 1)} {list_text(removed.runs)}"
         if in_trash:
-            print_text(f"moved {runs} into the trash; to restore: python -m runs restore {removed.runs[0]}")
+            print_text(f"moved {runs} into the trash; to restore: sacristan restore {removed.runs[0]}")
         else:
             print_text(f"removed {runs}")
     if removed.num_contents or not removed.runs:
         print_text(f"reclaimed {count_text(removed.num_contents, 'file')}, {size_text(removed.num_bytes)}")
     if removed.num_young:
         print_text(
-            f"{count_text(removed.num_young, 'file')} without a run, touched within the hour: runs gc takes them later"
+            f"{count_text(removed.num_young, 'file')} without a run, touched within the hour: a later gc takes them"
         )
     if removed.unreadable:
         shown = list_text(removed.unreadable)
@@ -101,13 +95,7 @@ def _removed(removed: Removed) -> RemovedRuns:
 
 
 def print_copied(copied: Sequence[Copied], ids: Sequence[str] | None, *, in_json: bool) -> None:
-    """Print the new id of each copied run.
-
-    Args:
-        copied: Runs that were copied, or imported from an archive.
-        ids: Their ids in the store that they come from; an archive has none.
-        in_json: Whether to print JSON.
-    """
+    """Print the new id of each copied run; `ids` are the old ones, None for runs from an archive."""
     if in_json:
         print_json([_copied(one, ids[number] if ids else None) for number, one in enumerate(copied)])
         return
@@ -133,15 +121,8 @@ def _copied(one: Copied, id: str | None) -> CopiedRun:
 
 
 def print_written(output: Path, what: str, note: str = "", *, with_length: bool = True) -> None:
-    """Print what was written to a file; to stderr if that is a pipe, which may be stdout itself.
-
-    Args:
-        output: The file.
-        what: Its content in a few words.
-        note: A further line.
-        with_length: Whether to print the size of the file.
-    """
-    from runs.drawing.output_file import is_stream
+    """Print what was written to a file; to stderr if the output is a pipe, which may be stdout itself."""
+    from sacristan.runs.drawing.output_file import is_stream
 
     is_file = not is_stream(output)
     length = f", {size_text(output.stat().st_size)}" if is_file and with_length else ""
@@ -150,21 +131,13 @@ def print_written(output: Path, what: str, note: str = "", *, with_length: bool 
 
 
 def print_problems(problems: Mapping[str, str]) -> None:
-    """Print to stderr, in one line, which runs cannot be read completely.
-
-    Args:
-        problems: The reasons by id; nothing is printed without any.
-    """
+    """Print to stderr, in one line, which runs cannot be read completely."""
     if problems:
         shown = list_text([f"run {id} ({why})" for id, why in problems.items()])
         print_to_stderr(f"note: {count_text(len(problems), 'run')} cannot be read completely: {shown}")
 
 
 def print_left_out(sentences: Sequence[str]) -> None:
-    """Print to stderr which parts of a run could not be copied.
-
-    Args:
-        sentences: A sentence for each part.
-    """
+    """Print to stderr which parts of a run could not be copied, a sentence for each."""
     for sentence in sentences:
         print_to_stderr(f"note: not taken over: {sentence}")

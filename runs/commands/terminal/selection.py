@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.commands.terminal.arguments import number
-from runs.errors import RunsError
+from sacristan.runs.commands.terminal.arguments import number
+from sacristan.runs.errors import RunsError
 
 if TYPE_CHECKING:
-    from runs.query.filters import Filter
-    from runs.stores.run import Run
-    from runs.stores.store import Store
+    from sacristan.runs.query.filters import Filter
+    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores.store import Store
 
 __all__ = [
     "add_conditions",
@@ -29,11 +29,7 @@ __all__ = [
 
 
 def add_conditions(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag`, `--mine` and `--sweep`.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add `--where`, `--tag`, `--mine` and `--sweep`."""
     help = (
         "a condition, such as 'lr<1e-3', 'lr in (0.1, 0.2)' or 'lr=1 and seed=2 or lr=2'; a run must match all of them"
     )
@@ -44,12 +40,7 @@ def add_conditions(parser: argparse.ArgumentParser) -> None:
 
 
 def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
-    """Add `--mode`, and its short forms `--max` and `--min`.
-
-    Args:
-        parser: The command's parser.
-        help: The help of `--mode`.
-    """
+    """Add `--mode`, and its short forms `--max` and `--min`."""
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--mode", choices=("auto", "max", "min"), default="auto", help=help)
     for mode, word in (("max", "greater"), ("min", "less")):
@@ -57,11 +48,7 @@ def add_direction(parser: argparse.ArgumentParser, help: str) -> None:
 
 
 def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add `--where`, `--tag`, `--mine`, `--sweep` and `--sort`.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add `--where`, `--tag`, `--mine`, `--sweep` and `--sort`."""
     add_conditions(parser)
     parser.add_argument(
         "--sort", default="-start", metavar="FIELD", help="sort by this field; -FIELD for descending order (-start)"
@@ -69,13 +56,7 @@ def add_selection(parser: argparse.ArgumentParser) -> None:
 
 
 def add_groups(parser: argparse.ArgumentParser, help: str, *, required: bool = False) -> None:
-    """Add `--by` and `--over`.
-
-    Args:
-        parser: The command's parser.
-        help: The help of `--by`.
-        required: Whether the command needs groups.
-    """
+    """Add `--by` and `--over`."""
     options: dict[str, Any] = {"required": True} if required else {}
     parser.add_argument("--by", action="append", default=[], metavar="FIELD,...", help=help, **options)
     help = "field that varies within a group, such as seed; runs with the same value count once"
@@ -83,11 +64,7 @@ def add_groups(parser: argparse.ArgumentParser, help: str, *, required: bool = F
 
 
 def add_curves(parser: argparse.ArgumentParser) -> None:
-    """Add the options of curves: `--smoothing`, `--x` and `--log-y`.
-
-    Args:
-        parser: The command's parser.
-    """
+    """Add the options of curves: `--smoothing`, `--x` and `--log-y`."""
     help = "weight of earlier points, from 0 to below 1, as in TensorBoard (0)"
     weight = number(float, lambda value: 0 <= value < 1, "a number from 0 to below 1, such as 0.6")
     parser.add_argument("--smoothing", type=weight, default=0.0, metavar="W", help=help)
@@ -97,17 +74,10 @@ def add_curves(parser: argparse.ArgumentParser) -> None:
 
 
 def conditions_in(arguments: argparse.Namespace) -> list[Filter]:
-    """Return the filter that `--where`, `--tag`, `--mine` and `--sweep` stand for.
-
-    Args:
-        arguments: The parsed arguments of a command with `add_conditions`.
-
-    Raises:
-        FilterError: If a condition is invalid.
-    """
-    from runs.query.conditions import ME
-    from runs.query.filters import Condition, condition, parse_words
-    from runs.query.names import SWEEP, USER
+    """Return the filter for `--where`, `--tag`, `--mine` and `--sweep`; FilterError if a condition is invalid."""
+    from sacristan.runs.query.conditions import ME
+    from sacristan.runs.query.filters import Condition, condition, parse_words
+    from sacristan.runs.query.names import SWEEP, USER
 
     tags = (Condition(f"tags.{tag}", "==", True) for tag in arguments.tag)
     sweep = [] if arguments.sweep is None else [Condition(SWEEP, "==", arguments.sweep)]
@@ -121,16 +91,9 @@ def find_chosen(
     columns: Sequence[str],
     limit: int | None = None,
 ) -> list[Run]:
-    """Return the runs that match the options; a damaged one hides no others, see `Run.listed`.
+    """Return the runs that match the options; damaged ones do not hide the others, see `Run.listed`.
 
-    Args:
-        store: The store.
-        arguments: The parsed arguments of a command with `add_conditions`, or with `add_selection` for an order.
-        columns: Fields to fetch along.
-        limit: The maximum number of runs.
-
-    Raises:
-        FilterError: If an option is invalid.
+    The order is that of `--sort`, newest first without it.
     """
     runs = store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
     for run in runs:
@@ -147,22 +110,11 @@ def choose_runs(
     may_be_all: bool = False,
     lists: bool = True,
 ) -> tuple[list[Run], str]:
-    """Return the named runs, or those that match the options.
+    """Return the named runs, or those that match the options, and a sentence about runs beyond the limit.
 
-    Args:
-        store: The store.
-        arguments: The parsed arguments, with `runs`, those of `add_conditions` and perhaps `limit`.
-        columns: Fields to fetch along.
-        limit: The maximum number of runs without `--limit`; 0 for all.
-        may_be_all: Whether a command without any choice means all runs.
-        lists: Whether a damaged run that is named is returned as far as it can be read, see `Run.listed`.
-
-    Returns:
-        The runs, and a sentence about those beyond the limit.
-
-    Raises:
-        RunsError: If runs are both named and chosen, or neither, or no run matches.
-        FilterError: If an option is invalid.
+    `limit` counts without `--limit`; 0 means all. With `may_be_all`, a command without any choice means all runs. With
+    `lists`, a named damaged run is returned as far as it can be read; see `Run.listed`. Raises RunsError if runs were
+    both named and chosen, or neither, or if none matches.
     """
     is_conditional = bool(arguments.where or arguments.tag or arguments.mine or arguments.sweep)
     if arguments.runs:
@@ -193,21 +145,12 @@ def _matching_runs(
 
 
 def limit_in(arguments: argparse.Namespace, default: int = 0) -> int | None:
-    """Return the maximum number of runs; None for all.
-
-    Args:
-        arguments: The parsed arguments, with `limit`.
-        default: The number without `--limit`; 0 for all.
-    """
+    """Return the maximum number of runs, None for all; `default` applies without `--limit`."""
     return (default if arguments.limit is None else arguments.limit) or None
 
 
 def names_in(*texts: str) -> tuple[str, ...]:
-    """Return the names in the values of an option.
-
-    Args:
-        texts: The values, each with several names and commas between them.
-    """
-    from runs.query.names import split_names
+    """Return the names in the values of an option, each with commas between its names."""
+    from sacristan.runs.query.names import split_names
 
     return tuple(name for text in texts for name in split_names(text))

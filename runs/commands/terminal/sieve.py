@@ -1,11 +1,11 @@
-"""Output of runs for a terminal: its text and colours, without other control sequences."""
+"""Output of runs for a terminal: text and colours, without other control sequences."""
 
 from __future__ import annotations
 
 import codecs
 import re
 
-from runs.commands.terminal.text import harmless
+from sacristan.runs.commands.terminal.text import harmless
 
 __all__ = ["Sieve"]
 
@@ -19,11 +19,7 @@ _MAX_HELD = 4096
 
 
 class Sieve:
-    """Filter that makes output harmless for a terminal, piece by piece.
-
-    Args:
-        colours: Whether colours are kept.
-    """
+    """Makes output harmless for a terminal, piece by piece."""
 
     def __init__(self, *, colours: bool = True) -> None:
         self._colours = colours
@@ -32,15 +28,7 @@ class Sieve:
         self._is_coloured = False
 
     def take(self, data: bytes, *, is_last: bool = False) -> str:
-        """Filter a piece of output.
-
-        Args:
-            data: The next bytes.
-            is_last: Whether no more follow.
-
-        Returns:
-            The harmless text; an unfinished sequence at its end is held back for the next piece.
-        """
+        """Filter the next bytes; an unfinished sequence at their end is held back for the next call."""
         text = self._held + self._decoder.decode(data, is_last)
         self._held = ""
         match = _UNFINISHED.search(text)

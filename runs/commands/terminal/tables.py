@@ -1,4 +1,4 @@
-"""Tables: fitted to a terminal, and complete in pipes and files."""
+"""Tables: fitted to a terminal, complete in pipes and files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 
-from runs.commands.terminal.text import console, harmless, is_coloured, is_terminal, print_text
+from sacristan.runs.commands.terminal.text import console, harmless, is_coloured, is_terminal, print_text
 
 __all__ = ["Cell", "Column", "fit", "print_row", "print_table"]
 
@@ -19,8 +19,7 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        text: Any text; it is made harmless when it is printed.
-        style: Style on a terminal, as rich names it.
+        text: Any text; printing makes it harmless.
     """
 
     text: str
@@ -32,7 +31,7 @@ class Column:
     """Layout of a column.
 
     Attributes:
-        title: Its heading; a table without any title has no head.
+        title: Its heading; a table whose columns all lack one has no head.
         is_number: Whether to align it right and never cut it: half a number is a wrong number.
         is_kept: Whether to never cut or drop it.
         is_whole: Whether to drop it rather than cut it: half a time is a wrong time.
@@ -51,14 +50,8 @@ def print_table(
 ) -> list[int]:
     """Print a table; on a terminal, drop spare columns and cut cells to fit, then drop the last columns.
 
-    Args:
-        columns: The columns.
-        rows: The cells of each row.
-        indent: Spaces before each row.
-        are_chosen: Whether the command has an option `--columns`.
-
-    Returns:
-        The widths of the columns, for `print_row`; 0 for a dropped one.
+    Returns the widths of the columns for `print_row`, 0 for a dropped one. `are_chosen` means that the command has
+    `--columns`.
     """
     shown = [_harmless_row(row) for row in rows]
     titles = [harmless(column.title) for column in columns]
@@ -79,15 +72,9 @@ def print_table(
 
 
 def print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> list[int]:
-    """Print one more row of a table.
+    """Print one more row of a table, with the widths that the last call returned.
 
-    Args:
-        columns: The columns of the table.
-        row: The cells.
-        widths: The widths that the call before returned.
-
-    Returns:
-        The widths for the next row; outside of a terminal they grow with long cells.
+    Returns the widths for the next row; outside a terminal they grow with long cells.
     """
     row = _harmless_row(row)
     if not is_terminal():
@@ -113,14 +100,7 @@ def fit(
 ) -> tuple[list[int], list[int]]:
     """Fit columns into a terminal: drop spare ones, shrink the widest, and drop the last ones if that is not enough.
 
-    Args:
-        columns: The columns.
-        widths: Their full widths.
-        least: Their smallest widths.
-        room: The width of the terminal.
-
-    Returns:
-        The widths, 0 for dropped columns, and the indices of these.
+    Returns the widths, 0 for dropped columns, and the indices of the dropped ones.
     """
     there = list(range(len(columns)))
     _drop(there, [i for i in there if columns[i].is_spare], widths, room)

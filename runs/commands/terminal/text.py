@@ -1,4 +1,4 @@
-"""Everything that commands print but tables: lines, JSON and progress; colours on a terminal only, and no controls."""
+"""Everything that commands print except tables: lines, JSON and progress; coloured on terminals only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from runs.query.strict_json import strict
+from sacristan.runs.query.strict_json import strict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,11 +38,7 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def harmless(text: str) -> str:
-    r"""Return a text with all control characters made visible: `\x1b` for the escape character.
-
-    Args:
-        text: Any text, such as the name of a file or a value of a record.
-    """
+    r"""Return a text with all control characters made visible: `\x1b` for the escape character."""
     return _HARMFUL.sub(lambda match: _SHORT.get(match[0]) or _escaped(ord(match[0])), text)
 
 
@@ -61,12 +57,7 @@ def is_coloured() -> bool:
 
 
 def print_text(text: str, style: str = "") -> None:
-    """Print one line, made harmless.
-
-    Args:
-        text: The line; see `harmless`.
-        style: Its style on a terminal, as rich names it, such as `bold red`.
-    """
+    """Print one line, made harmless, in a style of rich such as `bold red`."""
     text = harmless(text)
     if style and is_coloured():
         from rich.text import Text
@@ -77,60 +68,41 @@ def print_text(text: str, style: str = "") -> None:
 
 
 def print_unified(text: str) -> None:
-    """Print a unified diff, added and removed lines in colour.
-
-    Args:
-        text: The lines of the diff.
-    """
+    """Print a unified diff with coloured additions and removals."""
     for line in text.splitlines():
         print_text(f"  {line}", _DIFF_STYLES.get(line[:1], ""))
 
 
 def print_sources(diffs: Mapping[str, str]) -> None:
-    """Print how sources differ.
-
-    Args:
-        diffs: A unified diff for each source, by its name.
-    """
+    """Print how sources differ, from a unified diff by name."""
     for name, text in diffs.items():
         print_text(f"source {name}", "bold")
         print_unified(text)
 
 
 def print_to_stderr(text: str) -> None:
-    """Print one line to stderr, made harmless.
-
-    Args:
-        text: The line; it is lost if stderr cannot be written to.
-    """
+    """Print one line to stderr, made harmless; it is lost if stderr cannot be written."""
     with contextlib.suppress(OSError):  # a full disk, which nothing else could report either
         print(harmless(text), file=sys.stderr)
 
 
 def print_json(value: Any, *, in_one_line: bool = False) -> None:
-    """Print a document as strict JSON, in ASCII.
+    """Print a document as strict JSON in ASCII; see `sacristan.runs.query.strict_json.strict`.
 
-    Args:
-        value: The document; see `runs.query.strict_json.strict` for numbers that JSON lacks.
-        in_one_line: Whether to print one line and flush it, for a reader of a stream.
+    A document in one line is flushed, for readers of a stream.
     """
     indent = None if in_one_line else 2
     print(json.dumps(strict(value), indent=indent, allow_nan=False), flush=in_one_line)
 
 
 class Progress:
-    """A line on the terminal that shows the progress of long work, and goes when the work is done."""
+    """A line on the terminal that shows the progress of long work and disappears when it is done."""
 
     def __init__(self) -> None:
         self._is_shown = False
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        """Update the line.
-
-        Args:
-            what: The work.
-            done, total: The finished part, and the whole. Work that is finished at once never shows a line.
-        """
+        """Update the line; work that is finished at once never shows one."""
         if not sys.stderr.isatty() or (done >= total and not self._is_shown):
             return
         self._is_shown = done < total
@@ -141,7 +113,7 @@ class Progress:
 
 @functools.cache
 def console() -> Console:
-    """Return the console that prints in colours; it takes no text as markup."""
+    """Return the console that prints in colours; it does not interpret markup."""
     from rich.console import Console
 
     return Console(highlight=False, markup=False, emoji=False)

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from runs.documents.schemas import schema_id
-from runs.query.strict_json import strict
+from sacristan.runs.documents.schemas import schema_id
+from sacristan.runs.query.strict_json import strict
 
 __all__ = ["MAX_CHARS", "NOTICE", "answer_text", "error_text"]
 
@@ -45,10 +45,7 @@ _LIMITS = (
 def answer_text(command: str, document: Any, notes: Sequence[str]) -> str:
     """Return an answer as one line of JSON in ASCII, of at most `MAX_CHARS` characters.
 
-    Args:
-        command: The command whose `--json` the document is.
-        document: The document; long texts, lists and objects are shortened if it is too long.
-        notes: Sentences on what it leaves out.
+    `notes` are sentences on what the document leaves out; if it is too long, texts, lists and objects are shortened.
     """
     data = strict(document)
     head = {"untrusted": True, "schema": schema_id(command)}
@@ -62,11 +59,7 @@ def answer_text(command: str, document: Any, notes: Sequence[str]) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an error as one line of JSON; it may name what a run wrote, such as metrics.
-
-    Args:
-        error: The error.
-    """
+    """Return an error as one line of JSON, marked as data, as it may quote what a run wrote, such as metrics."""
     sentence = " ".join(str(error).split())
     return json.dumps({"untrusted": True, "error": strict(_cut(sentence, _MAX_ERROR))})
 

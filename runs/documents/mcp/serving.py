@@ -1,4 +1,4 @@
-"""The server: requests over stdin and stdout, answered by threads that hold a store open."""
+"""The server: reads requests from stdin, writes to stdout, and answers in threads that hold a store open."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from runs.documents.mcp.answers import NOTICE, answer_text, error_text
-from runs.documents.mcp.tools import TOOLS, Tool
-from runs.documents.schemas import arguments_schema
-from runs.errors import RunsError
-from runs.stores.opening import open_store
-from runs.stores.pool import StorePool
-from runs.stores.store import Store
+from sacristan.runs.documents.mcp.answers import NOTICE, answer_text, error_text
+from sacristan.runs.documents.mcp.tools import TOOLS, Tool
+from sacristan.runs.documents.schemas import arguments_schema
+from sacristan.runs.errors import RunsError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.pool import StorePool
+from sacristan.runs.stores.store import Store
 
 __all__ = ["TIMEOUT_S", "serve"]
 
@@ -33,14 +33,9 @@ _log = logging.getLogger(__name__)
 
 
 def serve(where: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Answer requests until stdin is closed.
+    """Answer requests until stdin is closed; a question that takes longer than `timeout_s` seconds gets an error.
 
-    Args:
-        where: The store: a folder, or a URL of a database.
-        timeout_s: Seconds after which a question is answered with an error.
-
-    Raises:
-        StoreError: If the store cannot be opened.
+    Raises StoreError if the store cannot be opened.
     """
     open_again = functools.partial(open_store, where, is_read_only=True)
     with contextlib.redirect_stdout(sys.stderr), open_again():  # stdout carries the protocol only
@@ -60,7 +55,7 @@ async def _serve(pool: StorePool, timeout_s: float) -> None:
         return _result(text)
 
     async def list_tools(*_: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_listed(name, tool) for name, tool in TOOLS.items()])
+        return types.ListToolsResult(tools=[_described(name, tool) for name, tool in TOOLS.items()])
 
     server = Server(
         "sacristan",
@@ -92,7 +87,7 @@ async def _answer(pool: StorePool, name: str, words: dict[str, Any], timeout_s: 
     return await pool.ask_within(ask, timeout_s)
 
 
-def _listed(name: str, tool: Tool) -> types.Tool:
+def _described(name: str, tool: Tool) -> types.Tool:
     hints = types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
     schema = arguments_schema(tool.arguments)
     return types.Tool(name=name, description=tool.description, input_schema=schema, annotations=hints)

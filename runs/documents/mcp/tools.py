@@ -6,12 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
-from runs.documents.compared import comparison_of, differences_of
-from runs.documents.listing import COLUMNS, list_runs
-from runs.documents.whole_runs import curves_of, output_of, shown_run, statistics_of
-from runs.errors import RunNotFoundError
-from runs.stores.run import Run
-from runs.stores.store import Store
+from sacristan.runs.documents.compared import comparison_of, differences_of
+from sacristan.runs.documents.listing import COLUMNS, list_runs
+from sacristan.runs.documents.whole_runs import curves_of, output_of, shown_run, statistics_of
+from sacristan.runs.errors import RunNotFoundError
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
 
 __all__ = ["TOOLS", "Found", "Tool"]
 
@@ -144,7 +144,7 @@ def _run(store: Store, key: str) -> Run:
 
 
 def _list(store: Store, words: Mapping[str, Any]) -> Found:
-    from runs.query.filters import parse_words
+    from sacristan.runs.query.filters import parse_words
 
     filters = [parse_words(text) for text in words.get("where", ())]
     columns = tuple(words.get("columns") or COLUMNS)
@@ -178,8 +178,8 @@ def _diff(store: Store, words: Mapping[str, Any]) -> Found:
 
 
 def _compare(store: Store, words: Mapping[str, Any]) -> Found:
-    from runs.comparison.comparing import compare
-    from runs.query.filters import parse_words
+    from sacristan.runs.comparison.comparing import compare
+    from sacristan.runs.query.filters import parse_words
 
     by, over, metric = words["by"], words.get("over", []), words["metric"]
     filters = [parse_words(text) for text in words.get("where", ())]

@@ -10,10 +10,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from observers.record.storable import is_large
-from runs.query.index import scanning
-from runs.query.index.fields import OF_RUN, ORIGINS, Documents, fields_of, read_documents
-from runs.query.names import id_of
+from sacristan.observers.record.storable import is_large
+from sacristan.runs.query.index import scanning
+from sacristan.runs.query.index.fields import OF_RUN, ORIGINS, Documents, fields_of, read_documents
+from sacristan.runs.query.names import id_of
 
 __all__ = ["Batch"]
 
@@ -35,11 +35,7 @@ class _Entry(NamedTuple):
 
 
 class Batch:
-    """Runs that one transaction writes into the index.
-
-    Args:
-        connection: A connection to the index, with an open transaction.
-        store: The folder of runs.
+    """Runs that one transaction, which is open on the connection, writes into the index.
 
     Attributes:
         taken: Stamps of the runs that were written, by name.
@@ -61,17 +57,7 @@ class Batch:
         self._rows: dict[int, list[Any]] = defaultdict(list)
 
     def take(self, names: list[str]) -> list[str]:
-        """Bring runs up to date for half a second, but at least one.
-
-        Args:
-            names: Names of runs that may have changed.
-
-        Returns:
-            The names that are left.
-
-        Raises:
-            sqlite3.Error: If the index cannot be written.
-        """
+        """Bring runs up to date for half a second, but at least one; return the names that are left."""
         until = time.monotonic() + _BATCH_S
         done = 0
         while done < len(names) and (done == 0 or time.monotonic() < until):
@@ -195,7 +181,7 @@ class Batch:
 
 
 def _settled(stamp: str) -> str:
-    """Return a stamp that no later look equals while further changes might not show in it."""
+    """Return a stamp that differs from any later one while further changes might not show in it."""
     return scanning.UNSETTLED if scanning.was_touched_just_now(stamp) else stamp
 
 
@@ -217,7 +203,7 @@ def _number(name: str) -> int | None:
 
 
 def _storable(name: str) -> str | bytes:
-    """Return a file name as SQLite holds it: as bytes if it is no valid text."""
+    """Return a file name as SQLite can store it: as bytes if it is not valid text."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -14,14 +14,24 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from observers.record.json_text import parse_json
-from observers.record.regular_file import read_regular
-from observers.record.schema import CONFIG, INFO, NAMES, NOTES, POINTS, RUN, SACRED_METRICS, SUMMARY, newer_format
-from observers.record.storable import storable_text
-from runs.query.index.values import encode
-from runs.query.names import LEFT_OUT, TIMES
-from runs.query.serialized import read_serialized
-from runs.query.times import DURATION, duration_s, time_text
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import (
+    CONFIG,
+    INFO,
+    NAMES,
+    NOTES,
+    POINTS,
+    RUN,
+    SACRED_METRICS,
+    SUMMARY,
+    newer_format,
+)
+from sacristan.observers.record.storable import storable_text
+from sacristan.runs.query.index.values import encode
+from sacristan.runs.query.names import LEFT_OUT, TIMES
+from sacristan.runs.query.serialized import read_serialized
+from sacristan.runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
     "MAX_FILE_BYTES",
@@ -82,12 +92,7 @@ _FILES = (
 
 
 def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Documents:
-    """Read the files that the fields of a run come from.
-
-    Args:
-        folder: The run's folder.
-        origins: The origins to read; by default all.
-    """
+    """Read the files that the fields of a run come from."""
     documents = Documents({}, [])
     for name, origin, _ in _FILES:
         if origin in origins and not _read(folder, name, MAX_FILE_BYTES, documents) and name == SUMMARY:
@@ -121,15 +126,9 @@ def _read(folder: Path, name: str, bound: int, into: Documents) -> bool:
 def fields_of(
     documents: Documents, origins: Collection[int] = ORIGINS
 ) -> tuple[list[dict[str, tuple[int, Any]]], list[str]]:
-    """Return the fields of a run.
+    """Return for each of `ORIGINS` a run's encoded values by name, and all problems.
 
-    Args:
-        documents: The run's files.
-        origins: The origins of the fields to return.
-
-    Returns:
-        For each of `ORIGINS` the encoded values by name, and all problems. Without a readable run.json there are no
-        fields, unless `OF_RUN` is not asked for.
+    Without a readable run.json there are no fields, unless `OF_RUN` is not asked for.
     """
     problems = list(documents.problems)
     fields: list[dict[str, tuple[int, Any]]] = [{} for _ in ORIGINS]
@@ -190,19 +189,9 @@ def flatten(
 ) -> bool:
     """Flatten nested mappings, with bounds on depth and size.
 
-    An empty mapping, or one `depth` levels down, is a value like a list. A mapping that stands for a tuple or a
-    NumPy scalar is that value (see `runs.query.serialized`).
-
-    Args:
-        document: The mappings.
-        prefix: A text to put before every name.
-        into: Receives the values by their dotted names.
-        left_out: Names to skip, with everything below them.
-        twice: See `runs.query.serialized.without_pickles`.
-        depth: Levels of mappings to flatten.
-
-    Returns:
-        Whether every entry found room.
+    An empty mapping, or one `depth` levels down, is a value like a list. A mapping that stands for a tuple or a NumPy
+    scalar is that value (see `sacristan.runs.query.serialized`). Values are added to `into`; names in `left_out` are
+    skipped with everything below them. Returns whether every entry found room. For `twice`, see `without_pickles`.
     """
     is_whole = True
     for key, value in document.items():
@@ -221,19 +210,15 @@ def flatten(
 
 
 def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Compute the summary that stock Sacred does not write.
+    """Compute the summary that stock Sacred does not write, of metrics that hold numbers.
 
-    Args:
-        metrics: The document of Sacred's `metrics.json`; None if there is none.
-
-    Returns:
-        Statistics by the names of the metrics that hold numbers; None without a document.
+    None without a `metrics.json`.
     """
     if metrics is None:
         return None
     import numpy as np
 
-    from observers.record.points.summaries import summarize
+    from sacristan.observers.record.points.summaries import summarize
 
     summary = {}
     for name, series in metrics.items():

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runs.errors import StoreError
-from runs.query.index.folders import require_folder
-from runs.query.index.values import residual
-from runs.query.patterns import is_found
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.index.folders import require_folder
+from sacristan.runs.query.index.values import residual
+from sacristan.runs.query.patterns import is_found
 
 __all__ = ["INDEX", "IndexFile", "clear", "transaction"]
 
@@ -59,7 +59,6 @@ class IndexFile:
     It lies in the folder of runs; if that is not writable, in the user's cache; else in memory.
 
     Args:
-        store: The folder of runs.
         is_read_only: Whether the folder is left as it is, writable or not.
     """
 
@@ -89,16 +88,10 @@ class IndexFile:
         self._connection = None
 
     def reliably(self, action: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run an action; after a failure, repeat it with a new file or in another place.
+        """Run an action, which must be repeatable; after a failure, repeat it with a new file or in another place.
 
-        Args:
-            action: Uses the connection it receives; it must be repeatable.
-
-        Returns:
-            The result of the action.
-
-        Raises:
-            StoreError: If the folder of runs is gone, the question exceeds SQLite's limits, or even memory fails.
+        If the folder of runs is gone, the question exceeds SQLite's limits, or even memory fails, this raises
+        StoreError.
         """
         while True:
             require_folder(self.store)
@@ -264,9 +257,7 @@ def _version(connection: sqlite3.Connection) -> tuple[int, int]:
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Run the block in a transaction, which an exception rolls back.
 
-    Args:
-        connection: To the index.
-        kind: IMMEDIATE to hold the write lock from the start; DEFERRED to hold a reader's, for a consistent view.
+    IMMEDIATE holds the write lock from the start; DEFERRED holds a reader's, for a consistent view.
     """
     connection.execute(f"BEGIN {kind}")
     try:

@@ -1,4 +1,4 @@
-"""Filters as SQL over the tables of an index; see `runs.query.index.file` for these."""
+"""Filters as SQL over the tables of an index; see `sacristan.runs.query.index.file` for these."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from observers.record.storable import is_large
-from runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, leaves
-from runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY
-from runs.query.index.values import BIG, BOOL, HUGE, JSON, LONG, NAN, NULL, NUMBER, TEXT, encode, residual
-from runs.query.times import DURATION
+from sacristan.observers.record.storable import is_large
+from sacristan.runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, leaves
+from sacristan.runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY
+from sacristan.runs.query.index.values import BIG, BOOL, HUGE, JSON, LONG, NAN, NULL, NUMBER, TEXT, encode, residual
+from sacristan.runs.query.times import DURATION
 
 __all__ = ["filter_sql", "key_of", "names_below", "origin_of", "split_name", "table_of"]
 
@@ -33,11 +33,7 @@ _MAX_CONDITIONS = 200
 
 
 def split_name(name: str) -> tuple[int, str]:
-    """Return the origin of a field, and its name there.
-
-    Args:
-        name: The field's full name.
-    """
+    """Return the origin of a field, and its name there."""
     for prefix, origin in (("config.", OF_CONFIG), ("summary.", OF_SUMMARY)):
         if name.startswith(prefix):
             return origin, name.removeprefix(prefix)
@@ -50,14 +46,9 @@ def origin_of(name: str) -> int:
 
 
 def key_of(connection: sqlite3.Connection, name: str) -> int | None:
-    """Return the number of a field in the table of keys.
+    """Return the number of a field in the table of keys, by its full name; None if no run has the field.
 
-    Args:
-        connection: To the index.
-        name: The field's full name.
-
-    Returns:
-        The number, negative for the id and for a duration that no row holds; None if no run has the field.
+    It is negative for the id, and for a duration that no row holds.
     """
     if name == "_id":
         return _OF_NAME
@@ -69,9 +60,7 @@ def key_of(connection: sqlite3.Connection, name: str) -> int | None:
 def table_of(connection: sqlite3.Connection, key: int | None) -> str:
     """Return the table, as SQL, whose columns `key`, `run`, `kind` and `value` hold the values of a key.
 
-    Args:
-        connection: To the index.
-        key: The number that `key_of` returned; for `status`, the table takes dead runs for DEAD.
+    For `status`, dead runs are DEAD in it.
     """
     if key == _OF_NAME:
         return _NAMES
@@ -83,29 +72,16 @@ def table_of(connection: sqlite3.Connection, key: int | None) -> str:
 
 
 def names_below(connection: sqlite3.Connection, name: str) -> dict[str, int]:
-    """Return the fields below a mapping.
-
-    Args:
-        connection: To the index.
-        name: The mapping's full name, such as `config.optimizer`.
-
-    Returns:
-        Numbers of keys by the names in their origin, such as `optimizer.lr`.
-    """
+    """Return the fields below a mapping: numbers of keys by the names in their origin, such as `optimizer.lr`."""
     origin, own = split_name(name)
     query = "SELECT name, id FROM key WHERE origin = ? AND name > ? AND name < ?"
     return dict(connection.execute(query, (origin, f"{own}.", f"{own}/")).fetchall())
 
 
 def filter_sql(connection: sqlite3.Connection, tree: Filter) -> Sql:
-    """Return a filter as an SQL condition on the table `run r`.
+    """Return a filter as an SQL condition on the table `run r`, never NULL, and the values of its placeholders.
 
-    Args:
-        connection: To the index; the filter may fill its tables temp.wanted and temp.chosen.
-        tree: The filter, of any size.
-
-    Returns:
-        The condition, true or false of every run, and the values of its placeholders.
+    It may fill the connection's tables temp.wanted and temp.chosen.
     """
     if _size(tree) > _MAX_CONDITIONS:
         chosen = _chosen(connection, tree)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.record.schema import RUN
-from runs.errors import StoreAwayError, StoreError
+from sacristan.observers.record.schema import RUN
+from sacristan.runs.errors import StoreAwayError, StoreError
 
 __all__ = ["SPOOL", "SPOOLED", "has_record", "require_folder", "run_folders"]
 
@@ -17,14 +17,7 @@ SPOOL, SPOOLED = "_spool", "run"
 def run_folders(store: Path) -> Iterator[Path]:
     """Yield the folder of every run in a store, including those in its spool.
 
-    Args:
-        store: The folder of runs.
-
-    Yields:
-        The folders in the order of their names, 9 before 10; those of spools last.
-
-    Raises:
-        StoreError: If there is no such folder, or it cannot be read.
+    They are in the order of their names, 9 before 10; those of spools come last.
     """
     require_folder(store)
     yield from sorted(filter(has_record, store.iterdir()), key=lambda p: (len(p.name), p.name))
@@ -46,12 +39,7 @@ def has_record(folder: Path) -> bool:
 def require_folder(store: Path) -> None:
     """Check that a folder of runs exists and can be listed and entered.
 
-    Args:
-        store: The folder of runs.
-
-    Raises:
-        StoreAwayError: If there is none.
-        StoreError: If it cannot be listed or entered.
+    A missing one raises StoreAwayError, another problem StoreError.
     """
     try:
         if not store.is_dir():

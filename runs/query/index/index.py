@@ -4,8 +4,8 @@ Training runs never touch it. Readers update it first. A damaged, deleted or out
 processes may update it at once: each batch is one transaction that checks every run again, so that no older state
 replaces a newer one.
 
-    run    name and stamp of each run (see `runs.query.index.scanning`), a hash of its documents, the origins whose
-           fields are indexed, and what could not be read
+    run    name and stamp of each run (see `scanning.py`), a hash of its documents, the origins whose fields are
+           indexed, and what could not be read
     key    a number for every field name
     field  kind and value by (key, run), so that the values of one field lie side by side
     wanted_origin  config, summary, info: whether any question has read their fields
@@ -27,17 +27,17 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from observers.record.identity import read_lease, true_status
-from observers.record.schema import RUN, read_json_if_whole
-from runs.query.filters import Filter, Question, names_in
-from runs.query.flattening import mapping_of
-from runs.query.index import questions, scanning
-from runs.query.index.batch import Batch
-from runs.query.index.fields import OF_RUN, ORIGINS
-from runs.query.index.file import IndexFile, clear, transaction
-from runs.query.index.filter_sql import origin_of
-from runs.query.index.values import TEXT
-from runs.query.times import DURATION, duration_s, last_sign
+from sacristan.observers.record.identity import read_lease, true_status
+from sacristan.observers.record.schema import RUN, read_json_if_whole
+from sacristan.runs.query.filters import Filter, Question, names_in
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.index import questions, scanning
+from sacristan.runs.query.index.batch import Batch
+from sacristan.runs.query.index.fields import OF_RUN, ORIGINS
+from sacristan.runs.query.index.file import IndexFile, clear, transaction
+from sacristan.runs.query.index.filter_sql import origin_of
+from sacristan.runs.query.index.values import TEXT
+from sacristan.runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]
 
@@ -62,8 +62,6 @@ class Update:
 
     Attributes:
         num_runs: Number of runs in the index, including unreadable ones.
-        num_read: Number of runs that were new or had changed.
-        num_removed: Number of runs that are gone.
         num_problems: Number of runs that cannot be read completely.
     """
 
@@ -79,7 +77,6 @@ class Index(contextlib.AbstractContextManager["Index"]):
     Its file lies in the folder; if that is not writable, in the user's cache; else in memory.
 
     Args:
-        store: The folder of runs.
         on_progress: Called now and then during long updates with the task, the amount done and the total.
         is_read_only: Whether the folder is left as it is, writable or not.
     """
@@ -109,12 +106,8 @@ class Index(contextlib.AbstractContextManager["Index"]):
     def update(self, max_age_s: float = 0.0) -> Update:
         """Read what has changed in the folder.
 
-        Args:
-            max_age_s: Greatest age of the last look at all runs, by any thread of this process. If that is younger,
-                only runs are looked at that are new, removed or have not ended.
-
-        Raises:
-            StoreError: If the folder cannot be listed.
+        If any thread of this process looked at all runs less than `max_age_s` ago, only runs that are new, removed or
+        have not ended are looked at.
         """
         return self._file.reliably(functools.partial(self._update, max_age_s=max_age_s))
 
@@ -124,7 +117,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
         return _LOOKS.get(self._key, (0.0, 0.0))[1]
 
     def expire(self) -> None:
-        """Let the next update look at all runs: one that has ended was changed."""
+        """Let the next update look at all runs, because one that has ended was changed."""
         _CHANGES[self._key] = time.monotonic()
 
     @property
@@ -132,11 +125,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
         return self._file.inode or id(self)
 
     def rebuild(self) -> Update:
-        """Build the index from scratch, with all fields.
-
-        Raises:
-            StoreError: If the folder cannot be listed.
-        """
+        """Build the index from scratch, with all fields."""
 
         def build(connection: sqlite3.Connection) -> Update:
             with transaction(connection):
@@ -152,15 +141,8 @@ class Index(contextlib.AbstractContextManager["Index"]):
     def answer(self, question: Question) -> list[dict[str, Any]]:
         """Return the runs that a question asks for, as of the last update; the first question makes one.
 
-        Args:
-            question: A checked question, so that any later error is the file's fault.
-
-        Returns:
-            A mapping for each run: `name`, its path below the store, and the columns, None where the run lacks one.
-            The status RUNNING is judged by the lease, now.
-
-        Raises:
-            StoreError: If the folder cannot be listed, or SQLite refuses the question.
+        Each is a mapping of `name`, its path below the store, and the columns, None where the run lacks one. Leases
+        decide now whether a run is RUNNING. The question must be checked, so that any later error is the file's fault.
         """
 
         def ask(connection: sqlite3.Connection) -> list[dict[str, Any]]:
@@ -170,15 +152,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
         return self._asked(ask, questions.origins_in(question))
 
     def count(self, tree: Filter, limit: int | None = None) -> int:
-        """Return the number of runs that a filter chooses, as of the last update.
-
-        Args:
-            tree: The filter.
-            limit: Where to stop counting; None to count all.
-
-        Raises:
-            StoreError: If the folder cannot be listed, or SQLite refuses the question.
-        """
+        """Return the number of runs that a filter chooses, as of the last update, counting at most to `limit`."""
 
         def ask(connection: sqlite3.Connection) -> int:
             with self._reading(connection, names_in(tree)):
@@ -199,19 +173,11 @@ class Index(contextlib.AbstractContextManager["Index"]):
         return self._asked(questions.fields, ORIGINS)
 
     def entries(self, name: str) -> list[str]:
-        """Return the full names of the fields below a mapping, sorted.
-
-        Args:
-            name: The mapping's full name.
-        """
+        """Return the full names of the fields below a mapping, sorted."""
         return self._asked(lambda connection: questions.entries(connection, name), {origin_of(name)})
 
     def has_field(self, name: str) -> bool:
-        """Tell whether any run has a field, or one below it.
-
-        Args:
-            name: The field's full name.
-        """
+        """Tell whether any run has a field, or one below it."""
         return self._asked(lambda connection: questions.has_field(connection, name), {origin_of(name)})
 
     def problems(self) -> list[tuple[str, str]]:
@@ -233,12 +199,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
     # ------------------------------------------------------------------ updating
 
     def _asked(self, question: Callable[[sqlite3.Connection], Answer], origins: Collection[int] = ()) -> Answer:
-        """Return the answer to a question; a file opened since the last update is updated first.
-
-        Args:
-            question: Asks the question.
-            origins: The origins of the fields that it reads.
-        """
+        """Return the answer to a question that reads `origins`, updating first if the file was opened since."""
 
         def ask(connection: sqlite3.Connection) -> Answer:
             if self._updated is not connection:
@@ -303,7 +264,7 @@ class Index(contextlib.AbstractContextManager["Index"]):
         return num_read, num_removed
 
     def _complete(self, connection: sqlite3.Connection, origins: Collection[int]) -> None:
-        """Index the fields of these origins, if they are not."""
+        """Index the fields of these origins, unless they are indexed."""
         complete = {
             OF_RUN,
             *(row[0] for row in connection.execute("SELECT origin FROM wanted_origin WHERE is_complete")),

@@ -6,11 +6,11 @@ import os
 import sqlite3
 from typing import Any
 
-from runs.query.filters import Filter, Question, Words, leaves
-from runs.query.index.fields import OF_CONFIG, OF_SUMMARY
-from runs.query.index.filter_sql import filter_sql, key_of, names_below, origin_of, split_name, table_of
-from runs.query.index.values import BIG, BOOL, HUGE, NAN, NUMBER, TEXT, decode
-from runs.query.names import full_name
+from sacristan.runs.query.filters import Filter, Question, Words, leaves
+from sacristan.runs.query.index.fields import OF_CONFIG, OF_SUMMARY
+from sacristan.runs.query.index.filter_sql import filter_sql, key_of, names_below, origin_of, split_name, table_of
+from sacristan.runs.query.index.values import BIG, BOOL, HUGE, NAN, NUMBER, TEXT, decode
+from sacristan.runs.query.names import full_name
 
 __all__ = ["count", "entries", "fields", "find", "has_field", "origins_in"]
 
@@ -23,15 +23,7 @@ _VALUES = f"""CASE WHEN s.kind = {BIG} THEN CAST(s.value AS REAL)
 
 
 def find(connection: sqlite3.Connection, question: Question) -> list[dict[str, Any]]:
-    """Return the runs that a question asks for.
-
-    Args:
-        connection: To the index, with a reader's lock.
-        question: The question.
-
-    Returns:
-        For each run its `name` and the columns; see `runs.query.index.index.Index.answer`.
-    """
+    """Return the runs that a question asks for; the connection holds a reader's lock. See `Index.answer`."""
     connection.execute("DELETE FROM temp.wanted")
     where, values = filter_sql(connection, question.tree)
     direction = "DESC" if question.descending else "ASC"
@@ -55,13 +47,7 @@ def find(connection: sqlite3.Connection, question: Question) -> list[dict[str, A
 
 
 def count(connection: sqlite3.Connection, tree: Filter, limit: int | None = None) -> int:
-    """Return the number of runs that a filter chooses.
-
-    Args:
-        connection: To the index, with a reader's lock.
-        tree: The filter; it may have any number of conditions.
-        limit: Where to stop counting; None to count all.
-    """
+    """Return the number of runs that a filter chooses."""
     connection.execute("DELETE FROM temp.wanted")
     where, values = filter_sql(connection, tree)
     query = f"SELECT count(*) FROM (SELECT 1 FROM run r WHERE r.is_readable AND {where} LIMIT ?)"
@@ -83,12 +69,7 @@ def fields(connection: sqlite3.Connection) -> list[str]:
 
 
 def has_field(connection: sqlite3.Connection, name: str) -> bool:
-    """Tell whether a run has a field, or one below it.
-
-    Args:
-        connection: To the index.
-        name: The field's full name.
-    """
+    """Tell whether a run has a field, or one below it."""
     if name == "_id":
         return True
     origin, own = split_name(name)
@@ -98,12 +79,7 @@ def has_field(connection: sqlite3.Connection, name: str) -> bool:
 
 
 def entries(connection: sqlite3.Connection, name: str) -> list[str]:
-    """Return the full names of the fields below a mapping, sorted.
-
-    Args:
-        connection: To the index.
-        name: The mapping's full name.
-    """
+    """Return the full names of the fields below a mapping, sorted."""
     own = split_name(name)[1]
     return [name + below.removeprefix(own) for below in sorted(names_below(connection, name))]
 

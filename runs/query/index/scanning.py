@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from observers.record.numbered_folder import as_number
-from observers.record.schema import RUN
-from runs.errors import StoreError
-from runs.query.index.folders import SPOOL, SPOOLED
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.schema import RUN
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.index.folders import SPOOL, SPOOLED
 
 __all__ = ["COARSE_NS", "UNSETTLED", "listing_of", "look", "scan", "was_touched_just_now"]
 
@@ -30,18 +30,10 @@ UNSETTLED = "just now"
 
 
 def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:
-    """Yield every run in a folder, in no order.
+    """Yield the name of every run in a folder (its path below `store`, with slashes) and its stamp, in no order.
 
-    Args:
-        store: The folder of runs.
-        known: Stamps by name, which are taken for true.
-
-    Yields:
-        The run's name, which is its path below `store` with slashes, and its stamp. A numbered folder counts even
-        without a run.json: its run is being made, or was damaged.
-
-    Raises:
-        StoreError: If `store` cannot be listed.
+    Stamps in `known` are taken for true. A numbered folder counts even without a run.json: its run is being made, or
+    was damaged.
     """
     # Plain names: creating pathlib's objects would take as long as the stats.
     try:
@@ -62,11 +54,7 @@ def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterat
 
 
 def listing_of(store: Path) -> str:
-    """Return a text that changes when a run is added to a folder or removed from it; empty if that might not show.
-
-    Args:
-        store: The folder of runs.
-    """
+    """Return a text that changes when a run is added to a folder or removed from it; empty if that might not show."""
     parts = []
     for folder in (store, store / SPOOL):
         try:
@@ -89,15 +77,7 @@ def _scan_spool(folder: str) -> Iterator[tuple[str, str]]:
 
 
 def look(store: Path, name: str) -> str | None:
-    """Return the present stamp of one run.
-
-    Args:
-        store: The folder of runs.
-        name: The run's name, as `scan` yields it.
-
-    Returns:
-        The stamp, which equals the scanned one if nothing has changed; None if there is no such run.
-    """
+    """Return the present stamp of a run, as scanned if nothing has changed since; None if there is no such run."""
     outer, slash, _ = name.rpartition("/")
     if slash and not outer.startswith(f"{SPOOL}/") and _stamp_of(f"{store}/{outer}") is not None:
         return None  # the outer folder is a run itself

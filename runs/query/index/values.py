@@ -9,8 +9,8 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from observers.record.json_text import parse_json
-from observers.record.storable import is_large, is_text_only, storable_integer, storable_text
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.storable import is_large, is_text_only, storable_integer, storable_text
 
 __all__ = [
     "BIG",
@@ -42,11 +42,7 @@ MAX_LIST = 4096
 def encode(value: Any) -> tuple[int, Any]:
     """Return kind and value as SQLite holds them.
 
-    Args:
-        value: A JSON value, or an object of a subclass.
-
-    Returns:
-        The kind, and a value that is the same for equal values of that kind; of a LONG list, a digest.
+    The value is the same for equal values of that kind; of a LONG list it is a digest.
     """
     encoder = _ENCODERS.get(type(value))
     if encoder is not None:
@@ -112,15 +108,7 @@ def _canonical_number(value: float) -> Any:
 
 
 def decode(kind: int, value: Any) -> Any:
-    """Return the value that `encode` received.
-
-    Args:
-        kind: Its kind.
-        value: The value that SQLite holds.
-
-    Returns:
-        The value; `NOT_HELD` for a LONG one.
-    """
+    """Return the value that `encode` received; `NOT_HELD` for a LONG one."""
     if kind in (NUMBER, TEXT, NULL):
         return value
     if kind == JSON:
@@ -133,13 +121,6 @@ def decode(kind: int, value: Any) -> Any:
 
 
 def residual(value: int | str) -> int:
-    """Return the difference between an integer and the nearest float.
-
-    Args:
-        value: The integer, or its decimal text.
-
-    Returns:
-        The part that the float lacks: both together identify the integer exactly.
-    """
+    """Return the part of an integer, or its decimal text, that the nearest float lacks: both together identify it."""
     number = int(value)
     return number - int(float(number))

@@ -6,11 +6,11 @@ import json
 import os
 from pathlib import Path
 
-from observers.artifacts.store import ArtifactStore
-from observers.record.numbered_folder import make_numbered_folder
-from observers.record.schema import RUN, read_json_if_whole
-from observers.record.stored_files import is_as_named, make_shared
-from runs.stores.changes import StagedRun
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.record.numbered_folder import make_numbered_folder
+from sacristan.observers.record.schema import RUN, read_json_if_whole
+from sacristan.observers.record.stored_files import is_as_named, make_shared
+from sacristan.runs.stores.changes import StagedRun
 
 __all__ = ["RELATIONS", "move_in"]
 
@@ -19,19 +19,9 @@ RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 
 
 def move_in(staged: StagedRun, store: Path, number: int) -> str:
-    """Move a run into a folder of runs: first its contents, then the run, in one step.
+    """Move a run into a folder of runs: first its contents, then the run, in one step; return its id there.
 
-    Args:
-        staged: The run.
-        store: The folder of runs, which the caller has claimed.
-        number: Its id there; the next free one if that is taken.
-
-    Returns:
-        The run's id there.
-
-    Raises:
-        OSError: If the folder cannot be written.
-        ArtifactError: If a version of an artifact is damaged.
+    The caller has claimed the folder. The id is `number`, or the next free one if that is taken.
     """
     beside = staged.folder.parent
     for name in ("_sources", "_resources"):

@@ -5,23 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import BinaryIO
 
-from observers.artifacts.store import ArtifactStore, Lineage
-from observers.artifacts.version import ArtifactFile, ArtifactVersion
-from observers.errors import ArtifactError
-from runs.errors import StoreError
-from runs.stores.content import Content, StoredArtifact
+from sacristan.observers.artifacts.store import ArtifactStore, Lineage
+from sacristan.observers.artifacts.version import ArtifactFile, ArtifactVersion
+from sacristan.observers.errors import ArtifactError
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.content import Content, StoredArtifact
 
 __all__ = ["lineage_in_folder", "versions_in_folder"]
 
 
 def lineage_in_folder(folder: Path, name: str, version: int) -> Lineage:
-    """Return the runs that made and used a version; none if it is not there or damaged.
-
-    Args:
-        folder: The folder of runs.
-        name: Name of the artifact, which a record may have made up.
-        version: Number of the version.
-    """
+    """Return the runs that made and used a version; none if it is missing or damaged. The name is not trusted."""
     try:
         return ArtifactStore(folder).lineage(name, version)
     except (ArtifactError, OSError, ValueError):  # such as a name that would lead out of the folder
@@ -29,15 +23,7 @@ def lineage_in_folder(folder: Path, name: str, version: int) -> Lineage:
 
 
 def versions_in_folder(folder: Path, name: str) -> list[StoredArtifact]:
-    """Return all readable versions of an artifact, oldest first.
-
-    Args:
-        folder: The folder of runs.
-        name: Name of the artifact; an unknown one has no versions.
-
-    Raises:
-        StoreError: If they cannot be read.
-    """
+    """Return all readable versions of an artifact, oldest first; none for an unknown name."""
     store = ArtifactStore(folder)
     if name not in store.names():  # other names might lead out of the folder
         return []

@@ -13,30 +13,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.notifying.sent import SentMessages
-from observers.record.atomic_file import replacing
-from observers.record.locking import claimed
-from observers.record.regular_file import read_regular
-from observers.record.schema import NOTES, RUN
-from observers.record.stored_files import make_shared, share
-from runs.errors import StoreError, naming_os_errors
-from runs.query.filters import Filter, Question
-from runs.query.index.folders import has_record, require_folder
-from runs.query.index.index import Index
-from runs.query.index.values import NOT_HELD
-from runs.query.names import full_name, is_searchable
-from runs.stores.backend import Backend
-from runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
-from runs.stores.folders.adding import move_in
-from runs.stores.folders.leftovers import INCOMING
-from runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
-from runs.stores.folders.run import FolderRun, version_of_points
-from runs.stores.folders.uids import Uids
-from runs.stores.run import PARTS, Run
+from sacristan.observers.notifying.sent import SentMessages
+from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import NOTES, RUN
+from sacristan.observers.record.stored_files import make_shared, share
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.query.filters import Filter, Question
+from sacristan.runs.query.index.folders import has_record, require_folder
+from sacristan.runs.query.index.index import Index
+from sacristan.runs.query.index.values import NOT_HELD
+from sacristan.runs.query.names import full_name, is_searchable
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun, staging_folder
+from sacristan.runs.stores.folders.adding import move_in
+from sacristan.runs.stores.folders.leftovers import INCOMING
+from sacristan.runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
+from sacristan.runs.stores.folders.run import FolderRun, version_of_points
+from sacristan.runs.stores.folders.uids import Uids
+from sacristan.runs.stores.run import PARTS, Run
 
 if TYPE_CHECKING:
-    from observers.artifacts.store import Lineage as ArtifactLineage
-    from runs.stores.content import StoredArtifact
+    from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
+    from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["FolderBackend"]
 
@@ -51,12 +51,7 @@ class FolderBackend(Backend):
     """All runs below a folder.
 
     Args:
-        where: The folder.
         is_read_only: Whether questions leave the folder as it is; its index then lies in the user's cache.
-
-    Attributes:
-        folder: The folder.
-        index: The index that answers questions about the runs.
 
     Raises:
         StoreError: If there is no such folder, or it cannot be read.
@@ -79,7 +74,7 @@ class FolderBackend(Backend):
         self.index.close()
 
     def _update(self, fresh_s: float = 0.0) -> None:
-        """Update the index, unless it was updated so recently; runs that have ended may be as old as the store says."""
+        """Update the index unless it was updated in the last `fresh_s` seconds; ended runs may be `max_age_s` old."""
         if time.monotonic() - self._updated >= fresh_s:
             self.index.on_progress = self.store.on_progress
             self.index.update(self.store.max_age_s)
@@ -152,18 +147,18 @@ class FolderBackend(Backend):
     # ------------------------------------------------------------------ versions of artifacts
 
     def artifacts(self) -> list[str]:
-        from observers.artifacts.store import ArtifactStore
+        from sacristan.observers.artifacts.store import ArtifactStore
 
         with naming_os_errors(f"{self.folder} cannot be read"):
             return ArtifactStore(self.folder).names()
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
-        from runs.stores.folders.artifacts import versions_in_folder
+        from sacristan.runs.stores.folders.artifacts import versions_in_folder
 
         return versions_in_folder(self.folder, name)
 
     def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
-        from runs.stores.folders.artifacts import lineage_in_folder
+        from sacristan.runs.stores.folders.artifacts import lineage_in_folder
 
         return lineage_in_folder(self.folder, name, version)
 
@@ -270,12 +265,12 @@ class FolderBackend(Backend):
 
 
 def _is_known(name: str, value: Any, mappings: set[str]) -> bool:
-    """Tell whether the index holds a run's field; a mapping that is None there may be one in the run's file."""
+    """Tell whether the index holds a run's field; where it has None, the run's file may hold a mapping."""
     return value is not NOT_HELD and (value is not None or name not in mappings)
 
 
 def _view_at(path: Path) -> Any:
-    """Return the document of a named view; None if there is none, and a text of what is damaged."""
+    """Return the document of a saved view; None if there is none, and a text if it is damaged."""
     try:
         return json.loads(read_regular(path, _MAX_VIEW_BYTES))
     except FileNotFoundError:

@@ -9,28 +9,26 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from observers.artifacts.intake import sweep_incoming
-from observers.artifacts.store import ARTIFACTS
-from observers.record.identity import is_alive, read_lease
-from observers.record.locking import is_locked
-from observers.record.numbered_folder import as_number
-from runs.query.index.folders import run_folders
-from runs.stores.changes import Removed
+from sacristan.observers.artifacts.intake import sweep_incoming
+from sacristan.observers.artifacts.store import ARTIFACTS
+from sacristan.observers.record.identity import is_alive, read_lease
+from sacristan.observers.record.locking import is_locked
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.stores.changes import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "UNFINISHED", "delete", "is_older", "sweep_folders", "sweep_unfinished"]
 
 # Folders for runs on their way out and in. Two levels down, nothing in them is taken for a run.
 OUTGOING, INCOMING = ".removing", ".taking"
-# Temporary files of `observers.record.atomic_file.replacing`.
+# Temporary files of `sacristan.observers.record.atomic_file.replacing`.
 UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 
 
 def sweep_folders(store: Path, oldest: float) -> None:
     """Delete leftovers of killed removals, copies and imports, and numbered folders without a run.
 
-    Args:
-        store: The folder of runs.
-        oldest: Time in seconds since the epoch; what changed later stays, except for removals.
+    What changed after `oldest`, in seconds since the epoch, stays, except for removals.
     """
     for name in (OUTGOING, INCOMING):
         with contextlib.suppress(OSError):
@@ -43,7 +41,7 @@ def sweep_folders(store: Path, oldest: float) -> None:
 
 
 def _sweep_numbers(store: Path, oldest: float) -> None:
-    """Delete numbered folders that were claimed for runs which were never written."""
+    """Delete numbered folders that were claimed for runs but never written."""
     with contextlib.suppress(OSError):
         for path in store.iterdir():
             if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
@@ -63,11 +61,9 @@ def _last_change(path: Path) -> float:
 def sweep_unfinished(store: Path, removed: Removed, oldest: float, named: Collection[str]) -> None:
     """Delete half-written files in runs and in the store of artifacts.
 
-    Args:
-        store: The folder of runs.
-        removed: Receives what was deleted. Files of its `unreadable` runs stay.
-        oldest: Time in seconds since the epoch; what changed later stays, and so do files of living runs.
-        named: Last parts of the names in all records, which stay: artifacts may have any name.
+    Files that changed after `oldest`, in seconds since the epoch, stay, and so do those of living and of unreadable
+    runs. Files whose names are in `named`, the last parts of all recorded names, stay as well: an artifact may have any
+    name.
     """
     sizes = sweep_incoming(store / ARTIFACTS)
     for folder in run_folders(store):
@@ -100,12 +96,7 @@ def delete(path: Path) -> None:
 
 
 def is_older(path: Path, oldest: float) -> bool:
-    """Tell whether a file exists and has not changed since a time.
-
-    Args:
-        path: The file.
-        oldest: The time in seconds since the epoch.
-    """
+    """Tell whether a file exists and has not changed since a time in seconds since the epoch."""
     try:
         return path.stat().st_mtime < oldest
     except OSError:

@@ -12,16 +12,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.json_text import parse_json
-from observers.record.locking import claimed, locked
-from observers.record.numbered_folder import as_number
-from observers.record.regular_file import read_regular
-from observers.record.schema import RUN, newer_format
-from observers.record.stored_files import make_shared
-from runs.errors import StoreError
-from runs.query.index.folders import SPOOLED, run_folders
-from runs.stores.changes import Removed
-from runs.stores.folders.leftovers import OUTGOING, UNFINISHED, delete, is_older, sweep_folders, sweep_unfinished
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.locking import claimed, locked
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.schema import RUN, newer_format
+from sacristan.observers.record.stored_files import make_shared
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.index.folders import SPOOLED, run_folders
+from sacristan.runs.stores.changes import Removed
+from sacristan.runs.stores.folders.leftovers import (
+    OUTGOING,
+    UNFINISHED,
+    delete,
+    is_older,
+    sweep_folders,
+    sweep_unfinished,
+)
 
 __all__ = ["TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
 
@@ -33,14 +40,9 @@ _ASIDE = ".removing-"
 
 
 def remove_folder(store: Path, folder: Path) -> None:
-    """Remove a run's folder; a folder in a spool goes with the contents beside it.
+    """Remove a run's folder; for a folder in a spool, also the contents beside it.
 
-    Args:
-        store: The folder of runs.
-        folder: The run's folder.
-
-    Raises:
-        StoreError: If it cannot be moved away; it stays unchanged.
+    After a StoreError, the folder is unchanged.
     """
     outgoing = store / OUTGOING
     # A long name with our suffix might be too long.
@@ -52,14 +54,9 @@ def remove_folder(store: Path, folder: Path) -> None:
 
 
 def discard_folder(store: Path, folder: Path) -> Path:
-    """Move a run's folder to the trash, from which `restore_folder` brings it back; return its place there.
+    """Move a run's folder to the trash; return its place there, from which `restore_folder` restores it.
 
-    Args:
-        store: The folder of runs.
-        folder: The run's folder.
-
-    Raises:
-        StoreError: If it cannot be moved; it stays unchanged.
+    After a StoreError, the folder is unchanged.
     """
     place = store / TRASH / secrets.token_hex(8)
     _move_away(store, folder, lambda moved: place / moved.relative_to(store))
@@ -70,7 +67,7 @@ def _move_away(store: Path, folder: Path, target_of: Callable[[Path], Path]) -> 
     try:
         with contextlib.ExitStack() as stack:
             if _is_spooled(store, folder):
-                # `runs sync` holds the lock while it delivers the run.
+                # `sacristan sync` holds the lock while it delivers the run.
                 stack.enter_context(locked(folder))
                 folder = folder.parent
             target = target_of(folder)
@@ -93,14 +90,9 @@ def _is_spooled(store: Path, folder: Path) -> bool:
 
 
 def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
-    """Return the runs in the trash of a folder of runs.
+    """Return the runs in the trash of a folder of runs, last discarded first.
 
-    Args:
-        store: The folder of runs.
-
-    Returns:
-        For each run its place in the trash, its folder there, and when it was discarded, in nanoseconds since the
-        epoch; last discarded first.
+    Each comes with its place in the trash, its folder there, and when it was discarded, in nanoseconds since the epoch.
     """
     found = []
     for place in (store / TRASH).glob("*"):
@@ -111,18 +103,9 @@ def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
 
 
 def restore_folder(store: Path, place: Path, folder: Path) -> str:
-    """Move a run out of the trash.
+    """Move a run out of the trash; return its id: the former one, or the next number if that is taken.
 
-    Args:
-        store: The folder of runs.
-        place: The run's place in the trash.
-        folder: The run's folder there.
-
-    Returns:
-        The run's id: its former one, or the next number if that is taken.
-
-    Raises:
-        StoreError: If it cannot be moved; it stays in the trash.
+    After a StoreError, the run is still in the trash.
     """
     moved = folder.parent if _is_spooled(place, folder) else folder
     try:
@@ -140,7 +123,7 @@ def restore_folder(store: Path, place: Path, folder: Path) -> str:
 
 
 def _free_target(store: Path, former: Path, *, is_spooled: bool) -> Path:
-    """Return where a run goes that had the path `former` below the store."""
+    """Return the new path of a run whose path below the store was `former`."""
     target = store / former
     if not target.exists():
         return target
@@ -180,14 +163,8 @@ def _empty_trash(store: Path, oldest: float, removed: Removed) -> None:
 def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
     """Delete leftovers of killed processes, and contents that no run names.
 
-    Args:
-        store: The folder of runs.
-        removed: Receives what was deleted.
-        grace_s: Contents touched in the last so many seconds stay.
-        empties_trash: Whether to delete the runs in the trash, and half-written files, too.
-
-    Raises:
-        StoreError: If the folder cannot be read.
+    Contents touched in the last `grace_s` seconds stay. `empties_trash` also deletes the runs in the trash, and
+    half-written files.
     """
     oldest = time.time() - grace_s
     if empties_trash:
@@ -205,7 +182,7 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
 
 
 def _delete_contents(store: Path, contents: list[Path], oldest: float, removed: Removed) -> None:
-    """Set contents aside, and delete those that no run has named or touched since."""
+    """Set contents aside, and delete those that no run has named or touched since then."""
     aside = [(path, path.with_name(_ASIDE + path.name)) for path in contents]
     for path, away in aside:
         with contextlib.suppress(OSError):

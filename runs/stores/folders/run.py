@@ -10,13 +10,13 @@ from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from observers.artifacts.store import ArtifactStore
-from observers.errors import ArtifactError
-from observers.record.identity import read_lease, true_status
-from observers.record.json_text import parse_json
-from observers.record.media_files import media_path
-from observers.record.regular_file import open_regular, read_regular
-from observers.record.schema import (
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.identity import read_lease, true_status
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import media_path
+from sacristan.observers.record.regular_file import open_regular, read_regular
+from sacristan.observers.record.schema import (
     CHILD_POINTS,
     CONFIG,
     INFO,
@@ -40,20 +40,20 @@ from observers.record.schema import (
     rank_files,
     read_json_lines,
 )
-from observers.record.stored_files import md5_in
-from runs.errors import StoreError, naming_os_errors
-from runs.query.flattening import list_of, mapping_of
-from runs.query.index.fields import summary_of
-from runs.query.index.folders import has_record
-from runs.query.index.scanning import COARSE_NS
-from runs.query.serialized import without_pickles
-from runs.query.times import without_zone
-from runs.stores.content import Content, Medium, missing_content
-from runs.stores.run import Run, RunStore
+from sacristan.observers.record.stored_files import md5_in
+from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query.index.fields import summary_of
+from sacristan.runs.query.index.folders import has_record
+from sacristan.runs.query.index.scanning import COARSE_NS
+from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.times import without_zone
+from sacristan.runs.stores.content import Content, Medium, missing_content
+from sacristan.runs.stores.run import Run, RunStore
 
 if TYPE_CHECKING:
-    from observers.artifacts.version import ArtifactVersion
-    from observers.record.points.points import Series
+    from sacristan.observers.artifacts.version import ArtifactVersion
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["FolderRun", "version_of_points"]
 
@@ -65,13 +65,7 @@ class FolderRun(Run):
     """A run in a folder.
 
     Args:
-        store: The store that it belongs to.
-        base: The folder of runs that it lies in.
         id: Its path below `base`.
-
-    Attributes:
-        base: The folder of runs.
-        folder: The run's own folder.
     """
 
     folder: Path
@@ -87,11 +81,7 @@ class FolderRun(Run):
 
     @functools.cached_property
     def _files(self) -> Path:
-        """The folder of the run's files, once their format is known to be one that this version reads.
-
-        Raises:
-            StoreError: If a later version of the lab wrote them in another format.
-        """
+        """The folder of the run's files; a format of a later version is rejected with a StoreError."""
         with contextlib.suppress(OSError, ValueError, RecursionError):  # the rest of a damaged record may be read
             _check_format(self.folder, parse_json(read_regular(self.folder / RUN)))
         return self.folder
@@ -122,7 +112,7 @@ class FolderRun(Run):
         is_of_lab = "format" in self.document
         found = [f"{CONFIG} is missing"] if is_of_lab and not (self._files / CONFIG).exists() else []
         if is_of_lab and not self.is_living:
-            from observers.record.points.intact_points import damage_in
+            from sacristan.observers.record.points.intact_points import damage_in
 
             with self._damage_to("metrics"):
                 found += damage_in(self._files, [name for name in self.summary if not name.startswith("system/")])
@@ -146,11 +136,11 @@ class FolderRun(Run):
     def _series(self, name: str) -> Series | None:
         # Lists of runs do without numpy, which these modules import.
         if (self._files / POINTS).exists():
-            from observers.record.points.intact_points import read_metric
+            from sacristan.observers.record.points.intact_points import read_metric
 
             with self._damage_to("metrics"):
                 return read_metric(self.folder, name, self._names, version_of_points(self.folder))
-        from runs.stores.stock_sacred import series_of
+        from sacristan.runs.stores.stock_sacred import series_of
 
         return series_of(_read(self.folder / SACRED_METRICS).get(name), without_zone(self.start_time))
 
@@ -258,7 +248,7 @@ class FolderRun(Run):
     def _other_values_of_sacred(self) -> bytes:
         if not (metrics := _read(self.folder / SACRED_METRICS)):
             return b""
-        from runs.stores.stock_sacred import other_values
+        from sacristan.runs.stores.stock_sacred import other_values
 
         return other_values(metrics, without_zone(self.start_time))
 
@@ -288,11 +278,7 @@ class FolderRun(Run):
 def version_of_points(folder: Path) -> Hashable | None:
     """Return a value that changes with the points in a run's folder.
 
-    Args:
-        folder: The run's folder.
-
-    Returns:
-        The value; None where points may change unnoticed: in a file mapped into memory or changed just now.
+    None means that points may change unnoticed: in a file mapped into memory, or one changed just now.
     """
     # Plain texts: making pathlib's objects takes longer than looking.
     if any(os.path.lexists(f"{folder}/{name}") for name in (LIVE, CHILD_POINTS)):

@@ -1,4 +1,4 @@
-"""Ids of a folder's runs by uid, and the next free number: what adding a run needs to know.
+"""Ids of a folder's runs by uid, and the next free number, which adding a run needs.
 
 The index answers first. Afterwards only runs that are new in the folder are read. The folder need not even be listed
 while its time shows that nothing has changed. A process that adds many runs leaves a time of its own on it after each,
@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.record.numbered_folder import as_number
-from observers.record.schema import RUN, read_json_if_whole
-from runs.query.filters import Question
-from runs.query.flattening import mapping_of
-from runs.query.index import scanning
-from runs.query.index.index import Index
+from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.schema import RUN, read_json_if_whole
+from sacristan.runs.query.filters import Question
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.index import scanning
+from sacristan.runs.query.index.index import Index
 
 __all__ = ["Uids"]
 
@@ -29,11 +29,7 @@ _TRUSTED_S = 1.0
 
 
 class Uids:
-    """The uids of the runs in a folder, for one thread.
-
-    Args:
-        index: The index over the folder.
-    """
+    """The uids of the runs in a folder, for one thread."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -48,14 +44,7 @@ class Uids:
         self._mark: int | None = None
 
     def id_of(self, uid: str) -> str | None:
-        """Return the id of the run with a uid; None if there is none.
-
-        Args:
-            uid: The uid.
-
-        Raises:
-            StoreError: If the folder cannot be listed.
-        """
+        """Return the id of the run with a uid; None if there is none."""
         if self._looked == -math.inf:
             self._load()
         elif time.monotonic() - self._looked > _TRUSTED_S or self._mark is None or self._mark != _time_of(self._folder):
@@ -72,12 +61,7 @@ class Uids:
         return self._greatest + 1
 
     def add(self, uid: str, id: str) -> None:
-        """Note a run that was added; the caller has claimed the folder since the last question.
-
-        Args:
-            uid: The run's uid.
-            id: Its id.
-        """
+        """Note a run that was added; the caller has claimed the folder since the last question."""
         self._note(id, uid)
         self._greatest = max(self._greatest, as_number(id) or 0)
         self._mark = _marked(self._folder)
@@ -117,7 +101,7 @@ class Uids:
 
 
 def _marked(folder: Path) -> int | None:
-    """Give a folder a time that no change gives it, as those are read from a coarser clock; None if that fails."""
+    """Set a time on a folder that no change sets, as changes use a coarser clock; None if that fails."""
     now = time.time_ns()
     try:
         os.utime(folder, ns=(now, now))

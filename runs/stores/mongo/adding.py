@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from observers.mongo.delivery import Delivery
-from observers.mongo.documents import Packer
-from observers.record.json_text import parse_json
-from observers.record.schema import (
+from sacristan.configs.map import abbreviated
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.documents import Packer
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.schema import (
     MEDIA,
     MEDIA_FOLDER,
     NOTES,
@@ -20,11 +21,11 @@ from observers.record.schema import (
     read_json_if_whole,
     read_json_lines,
 )
-from runs.errors import StoreError
-from runs.stores.changes import StagedRun
-from runs.stores.mongo.database import MongoDatabase
-from runs.stores.mongo.removing import Remover
-from runs.stores.run import COPYING
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.mongo.database import MongoDatabase
+from sacristan.runs.stores.mongo.removing import Remover
+from sacristan.runs.stores.run import COPYING
 
 __all__ = ["changed_entries", "deliver_whole", "unnamed_files"]
 
@@ -32,17 +33,9 @@ _ATTEMPTS = 10
 
 
 def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
-    """Deliver a run; a second call finishes an interrupted one.
+    """Deliver a run and return its `_id`; a second call finishes an interrupted one.
 
-    Args:
-        staged: The run.
-        mongo: The database.
-
-    Returns:
-        Its `_id`.
-
-    Raises:
-        StoreError: If the database cannot be written, or others deliver the run at the same time.
+    A StoreError can also mean that another process is delivering the run.
     """
     path = staged.folder / RUN
     record = parse_json(path.read_bytes())
@@ -80,14 +73,7 @@ def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
 
 
 def unnamed_files(folder: Path) -> tuple[str, ...]:
-    """Return a sentence on the files of a run that a database has no place for.
-
-    Args:
-        folder: The run's folder, with its record.
-
-    Returns:
-        The sentence, which names three of the files; none if there are no such files.
-    """
+    """Return a sentence on the files of a run that a database has no place for; nothing if there are none."""
     record = parse_json((folder / RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
@@ -96,16 +82,12 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
     rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
     if not rest:
         return ()
-    shown = ", ".join(map(repr, rest[:3])) + (", ..." if len(rest) > 3 else "")
+    shown = abbreviated(map(repr, rest), 3)
     return (f"{len(rest)} files of its folder that the record does not name: {shown}",)
 
 
 def changed_entries(folder: Path) -> tuple[str, ...]:
-    """Return a sentence for each entry of a run that a database can only hold in another form.
-
-    Args:
-        folder: The run's folder.
-    """
+    """Return a sentence for each entry of a run that a database can only hold in a changed form."""
     record = parse_json((folder / RUN).read_bytes())
     details = record.get("artifact_details", {})
     entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}

@@ -5,42 +5,25 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from observers.artifacts.store import Lineage
-from observers.mongo.documents import restore
-from runs.query.flattening import mappings_in
-from runs.stores.content import Content, StoredArtifact
-from runs.stores.mongo.database import Document, MongoDatabase
-from runs.stores.mongo.documents import plain
+from sacristan.observers.artifacts.store import Lineage
+from sacristan.observers.mongo.documents import restore
+from sacristan.runs.query.flattening import mappings_in
+from sacristan.runs.stores.content import Content, StoredArtifact
+from sacristan.runs.stores.mongo.database import Document, MongoDatabase
+from sacristan.runs.stores.mongo.documents import from_bson
 
 __all__ = ["lineage_in_database", "versions_in_database"]
 
 
 def versions_in_database(mongo: MongoDatabase, name: str) -> list[StoredArtifact]:
-    """Return all versions of an artifact, oldest first.
-
-    Args:
-        mongo: The database.
-        name: Name of the artifact.
-
-    Raises:
-        StoreError: If they cannot be read.
-    """
+    """Return all versions of an artifact, oldest first."""
     with mongo.errors():
         documents = list(mongo.collections.artifacts.find({"name": name}, sort=[("version", 1)]))
     return [_stored(mongo, document) for document in documents]
 
 
 def lineage_in_database(mongo: MongoDatabase, name: str, version: int) -> Lineage:
-    """Return the runs that made and used a version of an artifact; none if it is not there.
-
-    Args:
-        mongo: The database.
-        name: Name of the artifact.
-        version: Number of the version.
-
-    Raises:
-        StoreError: If it cannot be read.
-    """
+    """Return the runs that made and used a version of an artifact; none if it is not there."""
     with mongo.errors():
         wanted = {"name": name, "version": version}
         found = mongo.collections.artifacts.find_one(wanted, {"made_by": 1, "used_by": 1}) or {}
@@ -76,7 +59,7 @@ def _number(document: Document, name: str) -> int:
 
 def _metadata(mongo: MongoDatabase, document: Document) -> dict[str, Any]:
     with mongo.errors():
-        metadata = plain(restore(document.get("metadata"), lambda key: mongo.fs.get(key).read()))
+        metadata = from_bson(restore(document.get("metadata"), lambda key: mongo.fs.get(key).read()))
     return metadata if isinstance(metadata, dict) else {}
 
 

@@ -15,34 +15,42 @@ from typing import TYPE_CHECKING, Any
 import bson
 from pymongo.errors import DuplicateKeyError
 
-from observers.mongo.documents import stored_key
-from observers.record.identity import true_status
-from runs.errors import StoreError
-from runs.query.filters import Condition, Filter, Question, in_order, matches
-from runs.query.flattening import mapping_of, mappings_in
-from runs.query.index.fields import flatten
-from runs.query.names import LEFT_OUT, STATISTICS, id_of
-from runs.query.serialized import without_pickles
-from runs.query.times import DURATION, duration_s
-from runs.stores.backend import Backend
-from runs.stores.changes import Copied, Discarded, Removed, StagedRun
-from runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
-from runs.stores.mongo.computed import ComputedConditions
-from runs.stores.mongo.database import BATCH, Document, MongoDatabase
-from runs.stores.mongo.documents import plain, projection_of, row_in, value_at
-from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, exists, query_of, sort_stages, stored_path
-from runs.stores.mongo.messages import MessageNotes
-from runs.stores.mongo.prefetching import points_versions_in, prefetch_from, series_from
-from runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
-from runs.stores.mongo.run import MongoRun
-from runs.stores.run import COPYING, Run
+from sacristan.configs.map import value_at
+from sacristan.observers.mongo.documents import stored_key
+from sacristan.observers.record.identity import true_status
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.filters import Condition, Filter, Question, in_order, matches
+from sacristan.runs.query.flattening import mapping_of, mappings_in
+from sacristan.runs.query.index.fields import flatten
+from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
+from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.times import DURATION, duration_s
+from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun
+from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
+from sacristan.runs.stores.mongo.computed import ComputedConditions
+from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
+from sacristan.runs.stores.mongo.documents import from_bson, projection_of, row_in
+from sacristan.runs.stores.mongo.filters import (
+    OMNIBOARD_NOTES,
+    OMNIBOARD_TAGS,
+    exists,
+    query_of,
+    sort_stages,
+    stored_path,
+)
+from sacristan.runs.stores.mongo.messages import MessageNotes
+from sacristan.runs.stores.mongo.prefetching import points_versions_in, prefetch_from, series_from
+from sacristan.runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
+from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.run import COPYING, Run
 
 if TYPE_CHECKING:
     from pymongo.collection import Collection
 
-    from observers.artifacts.store import Lineage as ArtifactLineage
-    from observers.record.points.points import Series
-    from runs.stores.content import StoredArtifact
+    from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
+    from sacristan.observers.record.points.points import Series
+    from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["MongoBackend"]
 
@@ -60,13 +68,6 @@ _TYPES: dict[str, tuple[str, type]] = {
 
 class MongoBackend(Backend):
     """All runs of a database.
-
-    Args:
-        url: See `MongoDatabase`.
-        prefix: See `MongoDatabase`.
-
-    Attributes:
-        mongo: The database.
 
     Raises:
         StoreError: If the server cannot be reached, or refuses.
@@ -102,7 +103,7 @@ class MongoBackend(Backend):
             return [*_in_order(found, question)[: question.limit]]
 
     def _page(self, question: Question) -> Question:
-        """Return the question for the runs of a page: ids alone come from an index, fields do not."""
+        """Return the question for the runs of a page: an index can return ids alone, but not fields."""
         end = None if question.limit is None else question.offset + question.limit
         ids = [id_of(run.id) for run in self.find(dataclasses.replace(question, limit=end, offset=0, columns=()))]
         return dataclasses.replace(question, tree=Condition("_id", "in", ids[question.offset :]), offset=0)
@@ -122,7 +123,7 @@ class MongoBackend(Backend):
             return int(min(num, most))
 
     def _kept(self) -> Document:
-        """Return a query for runs outside the trash: an empty one if the trash is, as an index alone can count all."""
+        """Return a query for runs outside the trash; it is empty if the trash is, as an index alone can then count."""
         return {} if self.mongo.runs.find_one({"status": DISCARDED}, {"_id": 1}) is None else {"$nor": [IN_TRASH]}
 
     def _computed_here(self, question: Question) -> Iterator[Document]:
@@ -137,12 +138,7 @@ class MongoBackend(Backend):
             yield {OMNIBOARD_NOTES: {"$type": "string"}}
 
     def _find_there(self, among: Mapping[str, Any], question: Question) -> list[MongoRun]:
-        """Answer a question by queries.
-
-        Args:
-            among: A query for the runs to choose from.
-            question: The question, whose conditions a query can evaluate.
-        """
+        """Answer a question by queries among the runs that the query `among` finds."""
         query = _both(query_of(question.tree), among)
         if question.by == DURATION:
             return self._find_here(query, dataclasses.replace(question, tree=Question().tree))
@@ -169,10 +165,10 @@ class MongoBackend(Backend):
         if limit and len(found) == limit:
             # The limit chose at random between documents that tie with the last one.
             last = value_at(found[-1], path)
-            before = [document for document in found if plain(value_at(document, path)) != plain(last)]
+            before = [document for document in found if from_bson(value_at(document, path)) != from_bson(last)]
             equal = {"$and": [query, {path: {"$eq": last}}]}
             found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
-        groups = itertools.groupby(found, lambda document: plain(value_at(document, path)))
+        groups = itertools.groupby(found, lambda document: from_bson(value_at(document, path)))
         return [
             document
             for _, ties in groups
@@ -187,18 +183,13 @@ class MongoBackend(Backend):
             return self.mongo.runs.estimated_document_count() > with_uid + self.mongo.runs.count_documents(IN_TRASH)
 
     def _has_serialized(self, name: str) -> bool:
-        """Tell whether a run holds a NumPy scalar in a field as Sacred's serializer wrote it, unknown to queries."""
+        """Tell whether any run has a NumPy scalar in a field as Sacred serializes it, which queries cannot match."""
         if name.partition(".")[0] not in _MAY_BE_SERIALIZED:
             return False
         return self.mongo.runs.find_one(_is_serialized(name), {"_id": 1}) is not None
 
     def _find_here(self, query: Mapping[str, Any], question: Question) -> list[MongoRun]:
-        """Answer a question about runs with fields that no query can compute.
-
-        Args:
-            query: Finds the runs to choose from.
-            question: The question, whose conditions a query can evaluate.
-        """
+        """Answer a question on fields that no query can compute, among the runs that `query` finds."""
         names = sorted(question.names | {"status"})
         computed = sorted(name for name in question.names if name.startswith("summary"))
         metrics = {_metric_of(name) for name in computed}
@@ -245,7 +236,7 @@ class MongoBackend(Backend):
         with self.mongo.errors():
             left_out = {"captured_out": 0, "provenance.packages": 0}
             newest = self.mongo.runs.find({}, left_out, sort=[("$natural", -1)]).limit(_SAMPLE)
-            names = {name for document in newest for name in _fields_of(plain(document))}
+            names = {name for document in newest for name in _fields_of(from_bson(document))}
             if self._has_stock_runs:
                 names |= {f"summary.{m}.{s}" for m in self.mongo.metrics.distinct("name") for s in STATISTICS}
         return sorted(names)
@@ -268,12 +259,12 @@ class MongoBackend(Backend):
             return sorted(map(str, self.mongo.collections.artifacts.distinct("name")))
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
-        from runs.stores.mongo.artifacts import versions_in_database
+        from sacristan.runs.stores.mongo.artifacts import versions_in_database
 
         return versions_in_database(self.mongo, name)
 
     def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
-        from runs.stores.mongo.artifacts import lineage_in_database
+        from sacristan.runs.stores.mongo.artifacts import lineage_in_database
 
         return lineage_in_database(self.mongo, name, version)
 
@@ -315,7 +306,7 @@ class MongoBackend(Backend):
 
     def views(self) -> list[Any]:
         with self.mongo.errors():
-            return [plain(document) for document in self.mongo.collections.views.find({}, {"_id": 0})]
+            return [from_bson(document) for document in self.mongo.collections.views.find({}, {"_id": 0})]
 
     def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
         for _ in range(_MOST_TRIES):
@@ -378,7 +369,7 @@ def _key_of(run: Run) -> Any:
 
 
 def _keys_of(id: str) -> Iterator[Any]:
-    """Yield each `_id` that a text may mean."""
+    """Yield each `_id` that a text can stand for."""
     yield id
     number = id_of(id)
     if isinstance(number, int) and -(2**63) <= number < 2**63:
@@ -412,7 +403,7 @@ def _order_of_id(key: Any) -> Any:
 
 
 def _oddities(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a run's document."""
+    """Yield what is wrong in a run's document."""
     if "status" not in document:
         yield "it has no status: this is not a run"
     for name, (_, kind) in _TYPES.items():
@@ -422,7 +413,7 @@ def _oddities(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _fields_of(document: Document) -> set[str]:
-    """Return the full names of a document's fields."""
+    """Return the full names of the fields of a document."""
     summary, names = document.pop("summary", None), _metrics_by_key(document.get("info"))
     if "result" in document:
         document["result"] = without_pickles(document["result"], twice=True)
@@ -446,7 +437,7 @@ def _metric_of(name: str) -> str | None:
 
 
 def _inserted(collection: Collection[Document], document: Document) -> bool:
-    """Insert a document; return False if others were faster."""
+    """Insert a document; return False if another process was first."""
     try:
         collection.insert_one(document)
     except DuplicateKeyError:

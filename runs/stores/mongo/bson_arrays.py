@@ -12,7 +12,7 @@ from typing import Any
 import bson
 import numpy as np
 
-from observers.record.points.points import POINT, TICKS_PER_S, Series, to_steps
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series, to_steps
 
 __all__ = ["decode_arrays", "joined"]
 
@@ -24,14 +24,7 @@ _EXTRA_LENGTHS = {2: 4, 3: 0, _ARRAY: 0, 5: 5, 13: 4, 14: 4, 15: 0}
 
 
 def decode_arrays(raw: bytes | memoryview) -> dict[str, Any]:
-    """Decode a document.
-
-    Args:
-        raw: The document in BSON.
-
-    Returns:
-        The result of `bson.decode`, in which arrays of dates or of one type of number are arrays of numpy.
-    """
+    """Decode a document as `bson.decode` does, but arrays of dates or of one type of number as numpy arrays."""
     raw, rest, arrays, position = bytes(raw), [], {}, 4
     while position < len(raw) - 1:
         kind, behind_name = raw[position], raw.index(0, position + 1) + 1
@@ -73,12 +66,7 @@ def _numbers(array: bytes) -> np.ndarray | None:
 
 
 def joined(series: Series, chunks: Iterable[Mapping[str, Any]]) -> Series:
-    """Append the points of chunks to a series.
-
-    Args:
-        series: The first points.
-        chunks: Documents of `metrics_chunks` with `data` and `float_steps`, in order.
-    """
+    """Append to a series the points of documents of `metrics_chunks`, in order, with `data` and `float_steps`."""
     steps, values, times = [series.steps], [series.values], [series.times]
     for chunk in chunks:
         points = np.frombuffer(chunk["data"], POINT)

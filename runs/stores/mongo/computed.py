@@ -11,12 +11,12 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-from runs.query.filters import SEARCHED, Condition, Filter, Not, Words, holds, texts_to_search
-from runs.query.flattening import mapping_of
-from runs.query.names import id_of
-from runs.stores.mongo.database import BATCH, MongoDatabase
-from runs.stores.mongo.documents import note_in, plain, projection_of, row_in, tags_in
-from runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
+from sacristan.runs.query.filters import SEARCHED, Condition, Filter, Not, Words, holds, texts_to_search
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.names import id_of
+from sacristan.runs.stores.mongo.database import BATCH, MongoDatabase
+from sacristan.runs.stores.mongo.documents import from_bson, note_in, projection_of, row_in, tags_in
+from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
 
 __all__ = ["ComputedConditions"]
 
@@ -25,12 +25,9 @@ _FRESH_S = 1.0
 
 
 class ComputedConditions:
-    """Finds the runs that a text search or a regular expression chooses.
+    """Finds the runs that match a text search or a regular expression.
 
     The server's regular expressions are of another dialect. The result of the last text search is kept for a second.
-
-    Args:
-        mongo: The database.
     """
 
     def __init__(self, mongo: MongoDatabase) -> None:
@@ -40,14 +37,7 @@ class ComputedConditions:
         self._searched_at = -math.inf
 
     def replaced(self, tree: Filter) -> Filter:
-        """Return a filter in which every such condition is replaced by one on the ids that it finds.
-
-        Args:
-            tree: The filter.
-
-        Raises:
-            pymongo.errors.PyMongoError: If the database cannot be read.
-        """
+        """Replace every such condition of a filter by one on the ids it finds; errors of pymongo pass unchanged."""
         if isinstance(tree, Words):
             return Condition("_id", "in", self._having(tree.words))
         if isinstance(tree, Condition):
@@ -86,7 +76,7 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
 
 
 def _texts_of(document: dict[str, Any]) -> list[str]:
-    return texts_to_search(plain({**document, "note": note_in(document)}), mapping_of(tags_in(document)))
+    return texts_to_search(from_bson({**document, "note": note_in(document)}), mapping_of(tags_in(document)))
 
 
 def _lower(text: str) -> bytes:

@@ -14,9 +14,9 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidURI, PyMongoError
 
-from observers.mongo.destination import Destination, explain
-from observers.mongo.layout import Collections, Document
-from runs.errors import StoreAwayError, StoreError
+from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.runs.errors import StoreAwayError, StoreError
 
 __all__ = ["BATCH", "Document", "MongoDatabase"]
 
@@ -34,11 +34,7 @@ class MongoDatabase:
     Attributes:
         destination: The database as observers name it, with credentials.
         where: The URL without credentials, with the prefix.
-        database: The database.
-        collections: All its collections.
-        runs, metrics, chunks, media: Some of them, for reading.
-        raw_metrics: `metrics` as bytes; see `runs.stores.mongo.bson_arrays`.
-        fs: The files.
+        raw_metrics: `metrics` as bytes; see `sacristan.runs.stores.mongo.bson_arrays`.
 
     Raises:
         StoreError: If the server cannot be reached, or refuses.
@@ -66,11 +62,11 @@ class MongoDatabase:
 
     @property
     def confirmed(self) -> Collections:
-        """The collections for changes, which return when a majority of the servers has them on the disk."""
+        """The collections for changes, which return when a majority of the servers has written them to disk."""
         return self.collections.confirmed
 
     def at_primary(self) -> MongoDatabase:
-        """Return the same with runs as the primary has them, for changes that depend on them."""
+        """Return this database with runs read from the primary, for changes that depend on them."""
         primary = copy.copy(self)
         primary.runs = self.confirmed.runs
         return primary
@@ -97,15 +93,7 @@ class MongoDatabase:
             raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
 
     def open_file(self, key: Any, name: str) -> BinaryIO:
-        """Open a file.
-
-        Args:
-            key: Its `_id`.
-            name: Names it in messages.
-
-        Raises:
-            StoreError: If it is not in the database, or cannot be read.
-        """
+        """Open a file by its `_id`; raise a StoreError that calls it `name` if it is missing."""
         with self.errors():
             try:
                 return self.fs.get(key)
@@ -113,13 +101,9 @@ class MongoDatabase:
                 raise StoreError(f"{name} is not in the database") from error
 
     def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
-        """Return the contents of many files, in two queries.
+        """Return the contents of many files by id, in two queries.
 
-        Args:
-            keys: Ids of the files.
-
-        Returns:
-            Contents by id. Files that are missing, or whose length or MD5 differs from their record, are left out.
+        Files that are missing, or whose length or MD5 differs from their record, are left out.
         """
         wanted = {"$in": list(keys)}
         found: dict[Any, list[bytes]] = {}

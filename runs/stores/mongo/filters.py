@@ -10,11 +10,11 @@ from typing import Any
 import bson
 import pymongo
 
-from observers.mongo.documents import stored_key
-from observers.record.storable import is_large
-from runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
-from runs.query.names import TIMES
-from runs.query.times import DURATION
+from sacristan.observers.mongo.documents import stored_key
+from sacristan.observers.record.storable import is_large
+from sacristan.runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
+from sacristan.runs.query.names import TIMES
+from sacristan.runs.query.times import DURATION
 
 __all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
 
@@ -30,8 +30,8 @@ def _is_time(expression: str) -> Query:
     return {"$eq": [{"$type": expression}, "date"]}
 
 
-# `runs.query.times.duration_s` as an expression, in seconds; null where that is None. To filter 20,000 documents
-# by reading them takes eighty times as long.
+# `sacristan.runs.query.times.duration_s` as an expression, in seconds; null where that is None. To filter 20,000
+# documents by reading them takes eighty times as long.
 _DURATION_S: Query = {
     "$let": {
         "vars": {
@@ -50,11 +50,7 @@ _DURATION_S: Query = {
 
 
 def stored_path(name: str) -> str:
-    """Return the path of a field in a run's document, where the name of a metric is a key without dots.
-
-    Args:
-        name: The field's full name.
-    """
+    """Return the path of a field in a run's document; the name of a metric in it has no dots."""
     if name.startswith("summary."):
         metric, _, statistic = name.removeprefix("summary.").rpartition(".")
         return f"summary.{stored_key(metric)}.{statistic}" if metric else name
@@ -62,11 +58,7 @@ def stored_path(name: str) -> str:
 
 
 def query_of(tree: Filter) -> Query:
-    """Return a filter as a MongoDB query.
-
-    Args:
-        tree: The filter, without what `runs.stores.mongo.computed` replaces.
-    """
+    """Return a filter as a MongoDB query; `ComputedConditions` has replaced what no query can evaluate."""
     if isinstance(tree, Condition):
         return _condition(tree)
     assert not isinstance(tree, Words)
@@ -130,13 +122,13 @@ def _on_scalar(path: str, operator: str, value: Any) -> Query:
 
 
 def _no_lists(path: str) -> list[Query]:
-    """Return the conditions that no entry above a path is a list, whose items MongoDB would search."""
+    """Return the conditions that no entry above a path is a list, as MongoDB would search its items."""
     parts = path.split(".")
     return [{".".join(parts[:count]): _NO_LIST} for count in range(2, len(parts))]
 
 
 def _as_stored(value: Any) -> Any:
-    """Return a value as a database holds it; see `observers.mongo.documents`."""
+    """Return a value as a database holds it; see `sacristan.observers.mongo.documents`."""
     if isinstance(value, list):
         return [_as_stored(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool) and is_large(value):
@@ -172,11 +164,7 @@ def _on_duration(operator: str, value: Any) -> Query:
 
 
 def exists(name: str) -> Query:
-    """Return the condition that a run has a field, or one below it.
-
-    Args:
-        name: The field's full name.
-    """
+    """Return the condition that a run has a field, or one below it."""
     path = stored_path(name)
     if path.startswith("tags."):
         return _on_tag(path, has_tag=True)
@@ -184,14 +172,10 @@ def exists(name: str) -> Query:
 
 
 def sort_stages(question: Question) -> list[tuple[Query, str, int]]:
-    """Return queries that, one after the other, find every run once and in order.
+    """Return queries that, one after the other, find every run once and in order, unless sorted by duration.
 
-    Args:
-        question: The question, which is not sorted by duration.
-
-    Returns:
-        For each query a condition, and the path and direction to sort by. There is one for each kind of value, as
-        every store sorts numbers before booleans before texts before the rest.
+    Each is a condition, and the path and direction to sort by. There is one for each kind of value, as every store
+    sorts numbers before booleans before texts before the rest.
     """
     path = stored_path(question.by)
     direction = pymongo.DESCENDING if question.descending else pymongo.ASCENDING

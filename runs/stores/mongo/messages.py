@@ -1,12 +1,12 @@
-"""The messages about runs that were sent, noted in their documents; see `observers.notifying.sent`."""
+"""Notes in runs' documents of the messages that were sent about them; see `sacristan.observers.notifying.sent`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from observers.notifying.sent import ABANDONED_S, SENT
-from runs.stores.mongo.database import Document, MongoDatabase
+from sacristan.observers.notifying.sent import ABANDONED_S, SENT
+from sacristan.runs.stores.mongo.database import Document, MongoDatabase
 
 __all__ = ["MessageNotes"]
 
@@ -15,22 +15,13 @@ _UNSENT = "unsent"
 
 
 class MessageNotes:
-    """The messages about the runs of a database.
-
-    Args:
-        mongo: The database. Every method raises StoreError if it cannot be read or written.
-    """
+    """The messages about the runs of a database; every method raises StoreError if it cannot be read or written."""
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self._mongo = mongo
 
     def claim(self, key: Any, event: str) -> bool:
-        """Claim a message; return whether the caller must send it.
-
-        Args:
-            key: The key of the run's document.
-            event: Name of the event.
-        """
+        """Claim a message; return whether the caller must send it."""
         name = _name(event)
         free = {"_id": key, "$or": [{name: {"$exists": False}}, *_is_free(name)]}
         with self._mongo.errors():
@@ -38,23 +29,12 @@ class MessageNotes:
             return bool(self._mongo.confirmed.runs.update_one(free, change).modified_count)
 
     def note(self, key: Any, event: str, *, is_sent: bool) -> None:
-        """Note the outcome of a message that the caller claimed.
-
-        Args:
-            key: The key of the run's document.
-            event: Name of the event.
-            is_sent: Whether a receiver took it.
-        """
+        """Note whether a receiver took a message that the caller claimed."""
         with self._mongo.errors():
             self._mongo.confirmed.runs.update_one({"_id": key}, {"$set": {_name(event): SENT if is_sent else _UNSENT}})
 
     def is_unsent(self, key: Any, event: str) -> bool:
-        """Tell whether a message was tried, and no receiver took it or its sender is gone.
-
-        Args:
-            key: The key of the run's document.
-            event: Name of the event.
-        """
+        """Tell whether sending a message was tried, but no receiver took it or its sender is gone."""
         with self._mongo.errors():
             return bool(self._mongo.runs.count_documents({"_id": key, "$or": _is_free(_name(event))}, limit=1))
 

@@ -6,19 +6,19 @@ import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from observers.mongo.documents import FILE
-from observers.mongo.run_document import exact_time
-from runs.errors import StoreError
-from runs.query.flattening import mapping_of
-from runs.query.serialized import without_pickles
-from runs.stores.mongo.bson_arrays import decode_arrays
-from runs.stores.mongo.database import Document, MongoDatabase
-from runs.stores.mongo.documents import plain, projection_of, row_in
-from runs.stores.mongo.run import SERIES_FIELDS, MongoRun, fields_of_part
-from runs.stores.run import PARTS, curves_in
+from sacristan.observers.mongo.documents import FILE
+from sacristan.observers.mongo.run_document import exact_time
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.stores.mongo.bson_arrays import decode_arrays
+from sacristan.runs.stores.mongo.database import Document, MongoDatabase
+from sacristan.runs.stores.mongo.documents import from_bson, projection_of, row_in
+from sacristan.runs.stores.mongo.run import SERIES_FIELDS, MongoRun, fields_of_part
+from sacristan.runs.stores.run import PARTS, curves_in
 
 if TYPE_CHECKING:
-    from observers.record.points.points import Series
+    from sacristan.observers.record.points.points import Series
 
 __all__ = ["points_versions_in", "prefetch_from", "series_from"]
 
@@ -29,16 +29,7 @@ _BATCH, _BATCH_OF_SERIES, _HELD = 500, 64, 8
 
 
 def prefetch_from(mongo: MongoDatabase, runs: Sequence[MongoRun], names: Sequence[str]) -> None:
-    """Let runs hold fields.
-
-    Args:
-        mongo: The database.
-        runs: Runs of the database; those that hold all fields already are skipped.
-        names: See `runs.stores.store.Store.prefetch`.
-
-    Raises:
-        StoreError: If the database cannot be read.
-    """
+    """Fetch fields for all runs that do not hold them yet; see `sacristan.runs.stores.store.Store.prefetch`."""
     fields = [name for name in names if name != "metrics"]
     for batch in _batches([run for run in runs if not all(map(run.holds, fields))], _BATCH):
         _hold_fields(mongo, batch, fields)
@@ -86,9 +77,9 @@ def _hold(run: MongoRun, document: Document, parts: Sequence[str], fields: Seque
 
 
 def _exact_times(document: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return recorded times, to the microsecond, which MongoDB rounds."""
+    """Return times as recorded, to the microsecond; MongoDB rounds them."""
     texts = mapping_of(document.get("microseconds"))
-    return {name: plain(exact_time(document.get(name), texts[name])) for name in names if name in texts}
+    return {name: from_bson(exact_time(document.get(name), texts[name])) for name in names if name in texts}
 
 
 def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
@@ -104,7 +95,7 @@ def _hold_metric_names(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
 
 
 def _hold_curves_in_info(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None:
-    """Let runs hold the names of the curves in their `info`, of which only the first values are fetched."""
+    """Fetch the names of the curves in the runs' `info`, which takes only the first value of each list."""
     info = {"$cond": [{"$eq": [{"$type": "$info"}, "object"]}, "$info", {}]}
     first = {"$cond": [{"$isArray": "$$this.v"}, {"$slice": ["$$this.v", 1]}, f"$$this.v.{FILE}"]}
     begun = {"$map": {"input": {"$objectToArray": info}, "in": {"k": "$$this.k", "v": first}}}
@@ -118,22 +109,13 @@ def _hold_curves_in_info(mongo: MongoDatabase, runs: Sequence[MongoRun]) -> None
             continue
         entries = {entry["k"]: entry.get("v") for entry in one["entries"]}
         if not any(isinstance(value, str) for value in entries.values()):  # a list in a file, which the run reads
-            run.curves_in_info = curves_in(without_pickles(plain(entries)))
+            run.curves_in_info = curves_in(without_pickles(from_bson(entries)))
 
 
 def series_from(
     mongo: MongoDatabase, runs: Sequence[MongoRun], metric: str
 ) -> Iterator[tuple[MongoRun, Series | None]]:
-    """Yield each run with the points of a metric; see `runs.stores.store.Store.each_series`.
-
-    Args:
-        mongo: The database.
-        runs: Runs of the database.
-        metric: Name of the metric.
-
-    Raises:
-        StoreError: If the database cannot be read.
-    """
+    """Yield each run with the points of a metric; see `sacristan.runs.stores.store.Store.each_series`."""
     for batch in _batches(runs, _BATCH_OF_SERIES):
         query = _of_metric(batch, metric)
         with mongo.errors():
@@ -150,14 +132,6 @@ def points_versions_in(mongo: MongoDatabase, runs: Sequence[MongoRun], metric: s
     """Return for each run a value that changes with the points of a metric; see `Store.points_versions`.
 
     A run that was resumed may have as many points as before, but another heartbeat.
-
-    Args:
-        mongo: The database.
-        runs: Runs of the database.
-        metric: Name of the metric.
-
-    Raises:
-        StoreError: If the database cannot be read.
     """
     prefetch_from(mongo, runs, _OF_VERSION)
     query = _of_metric(runs, metric)
@@ -194,7 +168,7 @@ def _of_metric(runs: Sequence[MongoRun], metric: str) -> dict[str, Any]:
 
 
 def _place(key: Any) -> tuple[str, str]:
-    """Return an `_id`, of any type, as a key of a dictionary; numbers of equal value are one."""
+    """Return an `_id` of any type as a dictionary key; numbers of equal value share one."""
     return ("number" if isinstance(key, int | float) else type(key).__name__), str(key)
 
 

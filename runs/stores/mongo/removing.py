@@ -14,14 +14,14 @@ from typing import Any
 
 import bson
 
-from observers.mongo.documents import object_id
-from observers.mongo.layout import may_name_files
-from observers.record.json_text import parse_json
-from runs.errors import StoreError
-from runs.query.flattening import mapping_of
-from runs.stores.changes import Removed
-from runs.stores.mongo.database import MongoDatabase
-from runs.stores.run import REMOVING
+from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.mongo.layout import may_name_files
+from sacristan.observers.record.json_text import parse_json
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.stores.changes import Removed
+from sacristan.runs.stores.mongo.database import MongoDatabase
+from sacristan.runs.stores.run import REMOVING
 
 __all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]
 
@@ -35,11 +35,7 @@ _SHARED_OWNERS = ("media", "artifacts")
 
 
 class Remover:
-    """Removes runs from a database, at once or by its trash.
-
-    Args:
-        mongo: The database. Its errors are raised unchanged.
-    """
+    """Removes runs from a database, at once or through its trash; pymongo's errors are raised unchanged."""
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self.mongo = mongo
@@ -52,11 +48,7 @@ class Remover:
     def remove(self, key: Any) -> None:
         """Remove a run's document and everything that only the run uses; a second call finishes a killed removal.
 
-        Args:
-            key: The run's `_id`.
-
-        Raises:
-            StoreError: If the run is gone, or has started to run in the meantime.
+        A StoreError means that the run is gone, or has started in the meantime.
         """
         document = self._document(key)
         if not document.get("removing"):
@@ -70,7 +62,7 @@ class Remover:
         return document
 
     def _require_right(self) -> None:
-        """Let the server refuse a user who may not remove runs, before anything is marked: remove none."""
+        """Delete nothing, so that the server rejects users without the right to remove before anything is marked."""
         self.runs.delete_one({"_id": bson.ObjectId()})
 
     def _mark(self, document: Mapping[str, Any], marks: Mapping[str, Any]) -> None:
@@ -91,11 +83,7 @@ class Remover:
     def discard(self, key: Any) -> None:
         """Move a run to the trash by marking its document, which keeps uid, lease and status; its data stay in place.
 
-        Args:
-            key: The run's `_id`.
-
-        Raises:
-            StoreError: If the run is gone, or has started to run in the meantime.
+        A StoreError means that the run is gone, or has started in the meantime.
         """
         document = self._document(key)
         kept = {name: document[name] for name in ("uid", "lease", "status") if name in document}
@@ -106,14 +94,7 @@ class Remover:
         return list(self.runs.find(IN_TRASH, {TRASH: 1, "experiment.name": 1}, sort=[(f"{TRASH}.at", -1), ("_id", -1)]))
 
     def restore(self, key: Any) -> None:
-        """Bring a run back from the trash.
-
-        Args:
-            key: The run's `_id`.
-
-        Raises:
-            StoreError: If it is no longer there.
-        """
+        """Restore a run from the trash; raise a StoreError if it is no longer there."""
         self._require_right()
         document = self.runs.find_one({"_id": key, **IN_TRASH}, {TRASH: 1})
         if document is None:
@@ -141,11 +122,7 @@ class Remover:
         return ids
 
     def forget(self, uid: str) -> None:
-        """Allow a removed run to be delivered again: finish its removal, and delete the note of it.
-
-        Args:
-            uid: The run's uid.
-        """
+        """Finish the removal of a run and delete the note of it, so that the run can be delivered again."""
         for document in list(self.runs.find({"removing.uid": uid}, {"_id": 1})):
             self._finish(document["_id"])
         # Who may only add runs may add those that nobody removed.
@@ -189,9 +166,7 @@ class Remover:
     def reclaim(self, removed: Removed, grace_s: float) -> None:
         """Finish killed removals, and delete contents that no document names.
 
-        Args:
-            removed: Receives what was deleted. If documents are `unreadable`, no content is deleted.
-            grace_s: Contents used in the last so many seconds stay.
+        If documents are unreadable, no content is deleted. Contents used in the last `grace_s` seconds stay.
         """
         self._require_right()
         for document in list(self.runs.find({"removing": {"$exists": True}}, {"_id": 1})):
@@ -207,7 +182,7 @@ class Remover:
                 self.removed.delete_one({"_id": note["_id"]})
 
     def _reclaim(self, candidates: dict[Any, dict[str, Any]], removed: Removed, grace_s: float) -> set[Any]:
-        """Delete the candidates that no document names; return the ids of those that stay because they are young."""
+        """Delete the candidates that no document names; return the ids of those that are too young to delete."""
         if not candidates:
             return set()
         named, removed.unreadable = self._named()

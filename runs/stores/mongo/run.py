@@ -15,28 +15,36 @@ from typing import TYPE_CHECKING, Any
 
 import bson
 
-from observers.artifacts.store import ARTIFACTS
-from observers.errors import ArtifactError
-from observers.mongo.documents import files_in, object_id, restore, stored_key
-from observers.mongo.fetch import fetch
-from observers.mongo.run_document import exact_part, exact_time
-from observers.record.identity import true_status
-from observers.record.points.points import Series
-from observers.record.points.summaries import summarize
-from observers.record.schema import newer_format
-from runs.errors import StoreError
-from runs.query.flattening import list_of, mapping_of, mappings_in
-from runs.query.serialized import without_pickles
-from runs.query.times import without_zone
-from runs.stores.content import Content, Medium, missing_content
-from runs.stores.mongo.bson_arrays import decode_arrays, joined
-from runs.stores.mongo.database import MongoDatabase
-from runs.stores.mongo.documents import STATUS_FIELDS, has_changed_keys, note_in, plain, tags_in, with_dots
-from runs.stores.run import Run, RunStore
-from runs.stores.stock_sacred import other_values, series_of
+from sacristan.configs.map import value_at
+from sacristan.observers.artifacts.store import ARTIFACTS
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.mongo.documents import files_in, object_id, restore, stored_key
+from sacristan.observers.mongo.fetch import fetch
+from sacristan.observers.mongo.run_document import exact_part, exact_time
+from sacristan.observers.record.identity import true_status
+from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.schema import newer_format
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in
+from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.times import without_zone
+from sacristan.runs.stores.content import Content, Medium, missing_content
+from sacristan.runs.stores.mongo.bson_arrays import decode_arrays, joined
+from sacristan.runs.stores.mongo.database import MongoDatabase
+from sacristan.runs.stores.mongo.documents import (
+    STATUS_FIELDS,
+    from_bson,
+    has_changed_keys,
+    note_in,
+    tags_in,
+    with_dots,
+)
+from sacristan.runs.stores.run import Run, RunStore
+from sacristan.runs.stores.stock_sacred import other_values, series_of
 
 if TYPE_CHECKING:
-    from observers.artifacts.version import ArtifactVersion
+    from sacristan.observers.artifacts.version import ArtifactVersion
 
 __all__ = ["SERIES_FIELDS", "MongoRun", "fields_of_part"]
 
@@ -47,16 +55,12 @@ _NOT_IN_DOCUMENT = ("config", "info", "summary", "provenance", "captured_out")
 # Fields of a stored medium that its record lacks, and fields that every record has.
 _OF_MEDIA = ("_id", "run_id", "uid", "file_id", "images", "number")
 _OF_MEDIUM = ("name", "kind", "step", "content_type", "meta")
-# The line in `captured_out` that replaces the middle of a long output; see `observers.mongo.delivery`.
+# The line in `captured_out` that replaces the middle of a long output; see `sacristan.observers.mongo.delivery`.
 _GAP = re.compile(rb"\n\.\.\. (?P<count>\d+) bytes left out here; [^\n]*\.\.\.\n")
 
 
 def fields_of_part(name: str) -> tuple[str, ...]:
-    """Return the fields of a run's document that `MongoRun.hold_part` reads.
-
-    Args:
-        name: One of `runs.stores.run.PARTS`.
-    """
+    """Return the fields of a run's document that `MongoRun.hold_part` reads."""
     return name, f"exact.{name}", "uid"
 
 
@@ -64,14 +68,7 @@ class MongoRun(Run):
     """A run in a database.
 
     Args:
-        store: The store that it belongs to.
-        mongo: The database.
-        key: Its `_id`.
         row: Known fields by full name.
-
-    Attributes:
-        mongo: The database.
-        key: Its `_id`.
     """
 
     def __init__(self, store: RunStore, mongo: MongoDatabase, key: Any, row: Mapping[str, Any] | None = None) -> None:
@@ -116,22 +113,17 @@ class MongoRun(Run):
         stored |= self._exact_entries(stored, exact)
         for name, text in mapping_of(times).items():
             stored[name] = exact_time(stored.get(name), text)
-        document = without_pickles(plain(self._whole(stored)), twice=True)
+        document = without_pickles(from_bson(self._whole(stored)), twice=True)
         notes = {"tags": tags_in(document), "note": note_in(document)}
         return {**document, **{name: value for name, value in notes.items() if value is not None}}
 
     def with_exact_entries(self, document: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-        """Return a document of the run with some entries as they were recorded.
-
-        Args:
-            document: The document, with `exact.run`.
-            names: Names of the entries.
-        """
+        """Return a document, which has `exact.run`, with the named entries as they were recorded."""
         stored = {key: document[key] for key in (*names, "uid") if key in document}
         return {**document, **self._exact_entries(stored, document.get("exact"))}
 
     def _exact_entries(self, document: Mapping[str, Any], exact: Any) -> dict[str, Any]:
-        """Return the entries of a document that MongoDB cannot hold as they were recorded."""
+        """Return the original form of the entries that MongoDB cannot hold as recorded."""
         part = mapping_of(exact).get("run")
         recorded = mapping_of(None if part is None else self._whole(part))
         return {
@@ -141,11 +133,7 @@ class MongoRun(Run):
         }
 
     def _whole(self, value: Any) -> Any:
-        """Return a value with the entries that are too large for a document, which are files.
-
-        Raises:
-            StoreError: If a file is gone or no JSON.
-        """
+        """Return a value with its large entries read from their files; a missing or invalid file is a StoreError."""
         # A large mapping may have a thousand files.
         contents = self.mongo.contents(keys) if len(keys := list(files_in(value))) > 1 else {}
 
@@ -158,12 +146,9 @@ class MongoRun(Run):
             raise StoreError(f"a large entry of run {self.id} is not JSON ({error})") from error
 
     def _entries(self, name: str) -> list[Any]:
-        """Return a list in the document; a list that did not fit lies in a file."""
-        holder: Any = self._find({name: 1, f"{name}_file": 1})
-        *path, name = name.split(".")
-        for key in path:
-            holder = mapping_of(holder.get(key))
-        value = holder.get(f"{name}_file") or holder.get(name)
+        """Return a list in the document, or from the file if it was too long for that."""
+        document = self._find({name: 1, f"{name}_file": 1})
+        value = value_at(document, f"{name}_file") or value_at(document, name)
         return list_of(self._whole(value) if isinstance(value, Mapping) else value)
 
     # ------------------------------------------------------------------ parts, status, lease
@@ -175,15 +160,7 @@ class MongoRun(Run):
         return part if name != "summary" else self._as_named(part) or self.computed_summary()
 
     def hold_part(self, name: str, document: Mapping[str, Any]) -> None:
-        """Keep a part of the run for later.
-
-        Args:
-            name: One of `runs.stores.run.PARTS`.
-            document: The run's, with `fields_of_part`.
-
-        Raises:
-            StoreError: If the part is no mapping, or one of its files is gone.
-        """
+        """Keep a part, one of `PARTS`, from a document with `fields_of_part(name)`."""
         part, exact = document.get(name), document.get("exact")
         if isinstance(exact, Mapping) and name in exact:
             part = exact_part(part, self._whole(exact[name]), str(document.get("uid")))
@@ -195,32 +172,25 @@ class MongoRun(Run):
                 f"{name} of run {self.id} holds {type(part).__name__}, expected an object; "
                 "the rest of the run may still be read"
             )
-        self._held[name] = without_pickles(plain(part or {}))
+        self._held[name] = without_pickles(from_bson(part or {}))
 
     def hold_metric_names(self, names: list[str]) -> None:
         """Keep the names of the run's metrics for later."""
         self._names = names
 
     def holds(self, name: str) -> bool:
-        """Tell whether a part, a field or `metrics` needs no query any more."""
+        """Tell whether a part, a field or `metrics` can be read without a query."""
         return self._names is not None if name == "metrics" else name in self._held or name in self._row
 
     def _as_named(self, summary: dict[str, Any]) -> dict[str, Any]:
-        """Return a summary by the names of its metrics, instead of the keys that MongoDB can hold."""
+        """Return a summary by the names of its metrics instead of its keys, which MongoDB restricts."""
         if not has_changed_keys(summary):
             return summary
         names = {stored_key(name): name for name in self._metric_names()}
         return {names.get(key, key): value for key, value in summary.items()}
 
     def computed_summary(self, names: set[str] | None = None) -> dict[str, Any]:
-        """Compute the summary that stock Sacred does not record.
-
-        Args:
-            names: Names of the metrics; None for all.
-
-        Returns:
-            Statistics by the name of the metric.
-        """
+        """Compute the statistics of some or all metrics, which stock Sacred does not record."""
         query = {"run_id": self.key, **({"name": {"$in": sorted(names)}} if names is not None else {})}
         summary = {}
         with self.mongo.errors():
@@ -231,33 +201,28 @@ class MongoRun(Run):
         return summary
 
     def hold_summary(self, summary: dict[str, Any], names: Iterable[str]) -> None:
-        """Keep statistics for later.
-
-        Args:
-            summary: Statistics by the name of the metric.
-            names: Full names of the fields to keep, `summary` or below it.
-        """
+        """Keep the fields `names`, `summary` or below it, from statistics by metric."""
         for name in names:
             metric, _, statistic = name.removeprefix("summary").removeprefix(".").rpartition(".")
             self._row[name] = summary.get(metric, {}).get(statistic) if metric or statistic else summary
 
     def _true_status(self) -> str:
         # Not from the whole document, parts of which may be gone.
-        found = plain(self._find(dict.fromkeys(STATUS_FIELDS, 1)))
+        found = from_bson(self._find(dict.fromkeys(STATUS_FIELDS, 1)))
         return true_status(found, found.get("lease")) or ""
 
     @property
     def lease(self) -> dict[str, Any] | None:
         lease = self._find({"lease": 1}).get("lease")
-        return plain(lease) if isinstance(lease, Mapping) else None
+        return from_bson(lease) if isinstance(lease, Mapping) else None
 
     def original(self) -> Run | None:
         recorded = self.document.get("folder")
         folder = Path(str(recorded or ""))
         if not recorded or self.uid is None or not folder.is_dir():
             return None
-        from runs.stores.folders.backend import FolderBackend
-        from runs.stores.store import Store
+        from sacristan.runs.stores.folders.backend import FolderBackend
+        from sacristan.runs.stores.store import Store
 
         with contextlib.suppress(StoreError):  # a folder without a readable record holds another run
             run = Store(FolderBackend(folder.parent)).get(folder.name)
@@ -280,7 +245,7 @@ class MongoRun(Run):
         found = self._find({"exact.info": 1, **{f"info.{name}": 1 for name in names}})
         if mapping_of(found.get("exact")).get("info") is not None:
             return super()._info_entries()
-        entries: dict[str, Any] = without_pickles(plain(self._whole(mapping_of(found.get("info")))))
+        entries: dict[str, Any] = without_pickles(from_bson(self._whole(mapping_of(found.get("info")))))
         return entries
 
     def _series(self, name: str) -> Series | None:
@@ -289,13 +254,7 @@ class MongoRun(Run):
         return None if raw is None else self.series_in(decode_arrays(bytes(raw.raw)), name)
 
     def series_in(self, document: Mapping[str, Any], name: str, has_chunks: bool = True) -> Series | None:
-        """Return the points of a metric.
-
-        Args:
-            document: The metric's document, with `SERIES_FIELDS`, which has its first points.
-            name: Name of the metric.
-            has_chunks: Whether there may be more points in chunks.
-        """
+        """Return the points of a metric from its document, with `SERIES_FIELDS`, and any further ones from chunks."""
         series = series_of(document, self._start)
         if series is None or not has_chunks:
             return series
@@ -392,7 +351,7 @@ class MongoRun(Run):
 
     def _medium_entry(self, document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Content]]:
         images = mappings_in(document.get("images"))
-        entry = plain(self._whole({key: value for key, value in document.items() if key not in _OF_MEDIA}))
+        entry = from_bson(self._whole({key: value for key, value in document.items() if key not in _OF_MEDIA}))
         entry |= {"images": [image.get("file") for image in images]} if images else {}
         return entry, [self._content(str(file.get("file")), file.get("file_id")) for file in (document, *images)]
 
@@ -404,7 +363,7 @@ class MongoRun(Run):
                 file = self.mongo.database.fs.files.find_one({"_id": key}) if key is not None else None
             if file is not None:
                 name, content_type = str(entry.get("name")), file.get("contentType")
-                detail: dict[str, Any] = {"metadata": plain(self._whole(file.get("metadata")))}
+                detail: dict[str, Any] = {"metadata": from_bson(self._whole(file.get("metadata")))}
                 if content_type != mimetypes.guess_type(name)[0]:
                     detail["content_type"] = content_type
                 details |= {name: detail} if any(detail.values()) else {}
@@ -418,7 +377,7 @@ class MongoRun(Run):
             return b""
         with self.mongo.errors():
             documents = self.mongo.metrics.find({"run_id": self.key}, ("name", *SERIES_FIELDS))
-            return other_values({str(document.get("name")): plain(document) for document in documents}, self._start)
+            return other_values({str(document.get("name")): from_bson(document) for document in documents}, self._start)
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         reference = f"{entry['name']}@{entry['digest']}"

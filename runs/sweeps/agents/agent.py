@@ -1,4 +1,4 @@
-"""`Agent`: takes points of a sweep, one after the other, has a worker run them, and notes what came of them.
+"""`Agent`: claims points of a sweep one by one, has a worker run them, and records their outcomes.
 
 Any number of agents work on a sweep, on any machine that sees its home; each of them may be killed at any time. Another
 agent claims the point that a dead one left, and resumes its run from the newest state, or starts it from its beginning.
@@ -15,14 +15,14 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from runs.errors import RunsError
-from runs.stores.opening import open_store
-from runs.sweeps.agents.trials import Means, Outcome, Trial, Workplace
-from runs.sweeps.spec.spec import spec_of
-from runs.sweeps.study.home import BEAT_S, Home
-from runs.sweeps.study.study import Point, Study
-from runs.work.warm import WarmPython
-from runs.work.worker import Source, Worker
+from sacristan.runs.errors import RunsError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.agents.trials import Means, Outcome, Trial, Workplace
+from sacristan.runs.sweeps.spec.spec import spec_of
+from sacristan.runs.sweeps.study.home import BEAT_S, Home
+from sacristan.runs.sweeps.study.study import Point, Study
+from sacristan.runs.work.warm import WarmPython
+from sacristan.runs.work.worker import Source, Worker
 
 __all__ = ["Agent"]
 
@@ -40,13 +40,10 @@ class Agent(Source):
     """Works on a sweep.
 
     Args:
-        home: Where the sweep lives.
-        means: What the agent works with.
         warm: Starts processes; None for an agent that only takes points.
 
     Attributes:
         name: Name that no other agent has.
-        study: The sweep's points.
 
     Raises:
         RunsError: If there is no such sweep, or its study or its runs cannot be opened.
@@ -66,11 +63,9 @@ class Agent(Source):
         self._last_beat = self._last_look = -math.inf
 
     def run(self) -> int:
-        """Run points until none is left to take, and return how many this agent has seen through.
+        """Run points until none is left to claim, and return how many this agent has finished.
 
-        Raises:
-            RunsError: If the sweep cannot be read or written.
-            KeyboardInterrupt: After a Ctrl-C, when the run has saved its state.
+        Ctrl-C raises KeyboardInterrupt once the run has saved its state.
         """
         try:
             Worker(self, _log.info, warm=self._warm).work(until_empty=True)
@@ -105,7 +100,7 @@ class Agent(Source):
         self._home.hurry()
 
     def _workplace(self) -> Workplace:
-        """Return the sweep as it is by now, with its sources where they were when this agent was started."""
+        """Return the sweep as of now, with its sources where they were when this agent was started."""
         return Workplace(
             self.name, self._home, self._located, self.study.spec, self.study, self._store, self._means, self.beat
         )
@@ -113,11 +108,7 @@ class Agent(Source):
     # ------------------------------------------------------------------ which point
 
     def next(self) -> tuple[Point, int] | None:
-        """Claim the next point.
-
-        Returns:
-            The point and the number of the attempt; None if there is nothing left to take.
-        """
+        """Claim the next point and return it with the number of the attempt; None if nothing is left to claim."""
         while not self._home.is_stopped and not self._means.is_late:
             self.beat()
             self.study.renew()
@@ -204,14 +195,14 @@ class Agent(Source):
             kills = point.num_kills(last + 1)
             if kills <= self._means.retries:
                 return point, last + 1
-            reason = f"its run was killed {kills} times; python -m runs ls --sweep {self._home.id}"
+            reason = f"its run was killed {kills} times; sacristan ls --sweep {self._home.id}"
             self.study.finish(number, "FAIL", reason=reason)
         return None
 
     # ------------------------------------------------------------------ what came of it
 
     def _settle(self, trial: Trial, outcome: Outcome) -> None:
-        """Note what came of a trial, or let another attempt or the next seed follow it."""
+        """Record the outcome of a trial, or start another attempt or the next seed after it."""
         point, attempt = trial.point, trial.attempt
         if outcome.state == "KILLED" and point.num_kills(attempt) < self._means.retries:
             if self._claim(point.number, attempt + 1):
@@ -230,7 +221,7 @@ class Agent(Source):
             self._home.stop()
 
     def _finish(self, point: Point, outcomes: Sequence[Outcome]) -> None:
-        """Note what came of a point: the mean over its seeds, or the last outcome if that is not complete."""
+        """Record the outcome of a point: the mean over its seeds, or the last outcome if that is not complete."""
         last = outcomes[-1]
         uids = [outcome.uid for outcome in outcomes if outcome.uid]
         if last.state == "COMPLETE":
@@ -243,7 +234,7 @@ class Agent(Source):
             self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
 
     def _is_hopeless(self, ended: Point) -> bool:
-        """Tell whether a point and all others so far have failed, so that the rest would fail as well."""
+        """Tell whether a point and all others so far have failed, so that the rest would probably fail as well."""
         if ended.state != "FAIL":
             return False
         counts = self.study.progress().counts

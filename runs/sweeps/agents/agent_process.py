@@ -1,4 +1,4 @@
-"""An agent as a process: `AgentProcess` starts one, and `python -m runs.sweeps.agents.agent_process` is one.
+"""An agent as a process: `AgentProcess` starts one, and `python -m sacristan.runs.sweeps.agents.agent_process` is one.
 
 It reads its request, as JSON, from stdin: on the command line everybody could read the password of the database.
 """
@@ -16,13 +16,13 @@ import sys
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from observers.record.identity import TRIAL_VARIABLE
-from runs.errors import RunsError
-from runs.rerun.processes import EndsWithUs
-from runs.sweeps.agents.agent import Agent
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.study.place import Place
-from runs.work.warm import PACKAGES, WarmPython
+from sacristan.observers.record.identity import TRIAL_VARIABLE
+from sacristan.runs.errors import RunsError
+from sacristan.runs.rerun.processes import EndsWithUs
+from sacristan.runs.sweeps.agents.agent import Agent
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.work.warm import PACKAGES, WarmPython
 
 __all__ = ["END_BOUND_S", "ROOT", "AgentProcess", "StartedAgent", "agent_request", "main", "work"]
 
@@ -53,13 +53,7 @@ class StartedAgent(Protocol):
 
 
 def agent_request(place: Place, id: str, means: Means) -> dict[str, Any]:
-    """Return what an agent's process reads: JSON, with the password of the database.
-
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-        means: What the agent works with; its `output` is replaced by the stdout of the process.
-    """
+    """Return the JSON that an agent's process reads, with the database's password; its runs print to its own stdout."""
     lab = None if means.lab is None else str(means.lab)
     settings = {**dataclasses.asdict(means), "base": str(means.base.absolute()), "lab": lab, "output": None}
     return {"place": place.document(), "id": id, "means": settings}
@@ -69,7 +63,6 @@ class AgentProcess:
     """An agent's process on this machine, a `StartedAgent`. It ends when the process that started it does.
 
     Args:
-        request: What `agent_request` returned.
         log: A file for what its runs print.
     """
 
@@ -78,7 +71,7 @@ class AgentProcess:
     def __init__(self, request: dict[str, Any], log: IO[bytes]) -> None:
         search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "runs.sweeps.agents.agent_process"],
+            [sys.executable, "-m", "sacristan.runs.sweeps.agents.agent_process"],
             env={**os.environ, "PYTHONPATH": search},
             stdin=subprocess.PIPE,
             stdout=log,
@@ -119,19 +112,7 @@ class AgentProcess:
 
 
 def work(place: Place, id: str, means: Means) -> int:
-    """Work on a sweep until nothing is left to take, as one agent.
-
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-        means: What the agent works with.
-
-    Returns:
-        How many points the agent has seen through.
-
-    Raises:
-        RunsError: If there is no such sweep, or it cannot be read or written.
-    """
+    """Work on a sweep as one agent until no point is left, and return how many points it has finished."""
     packages = PACKAGES if means.packages is None else means.packages
     with contextlib.closing(place.home(id)) as home, WarmPython(packages, means.environment) as warm:
         return Agent(home, means, warm).run()
@@ -169,7 +150,7 @@ def main() -> int:
 
 
 def _request() -> dict[str, Any] | None:
-    """Return what `agent_request` made, read from stdin; None if that holds anything else."""
+    """Return the request of `agent_request`, read from stdin; None if that holds anything else."""
     if sys.stdin is None or sys.stdin.isatty():
         return None
     try:

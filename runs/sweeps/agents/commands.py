@@ -8,19 +8,27 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.sweeps.agents.agent_process import work
-from runs.sweeps.agents.engines import Engine
-from runs.sweeps.agents.finals import best_on_fresh_seeds
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.continuing import join, retry_failed, take_up
-from runs.sweeps.study.own_storage import check_storage
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.points import representative
-from runs.sweeps.study.samplers import check_extra
-from runs.sweeps.study.undelivered import deliver, undelivered_lines
-from runs.sweeps.views.status import Status, Watcher, check_not_all_failed, command_line, say, say_all, status_lines
+from sacristan.runs.sweeps.agents.agent_process import work
+from sacristan.runs.sweeps.agents.engines import Engine
+from sacristan.runs.sweeps.agents.finals import best_on_fresh_seeds
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
+from sacristan.runs.sweeps.study.own_storage import check_storage
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.points import representative
+from sacristan.runs.sweeps.study.samplers import check_extra
+from sacristan.runs.sweeps.study.undelivered import deliver, undelivered_lines
+from sacristan.runs.sweeps.views.status import (
+    Status,
+    Watcher,
+    check_not_all_failed,
+    command_line,
+    say,
+    say_all,
+    status_lines,
+)
 
 __all__ = ["best_trials", "join_sweep", "run_sweep", "stop_sweep"]
 
@@ -37,23 +45,9 @@ def run_sweep(
 ) -> Status:
     """Start a sweep, continue or extend it, and run agents until it is done.
 
-    Args:
-        place: Where sweeps are kept.
-        spec: The spec of the sweep.
-        definition: The sweep as the command asks for it.
-        means: What the agents work with.
-        workers: For each agent, variables to set for its runs.
-        engine: Where the agents run.
-        check_settings: Checks settings of a point, given those of all runs, before the first trial.
-        retries_failed: Whether agents run points again that failed earlier.
-
-    Returns:
-        The status of the sweep after the last agent has ended.
-
-    Raises:
-        RunsError: If the sweep is another one, cannot be written, or all of its trials have failed.
-        OSError: If its folder cannot be written.
-        KeyboardInterrupt: After a Ctrl-C, when the runs have saved their states.
+    `workers` holds the environment variables of each agent's runs. `check_settings` checks the settings of a point,
+    given those of all runs, before the first trial. A sweep whose trials have all failed raises RunsError; Ctrl-C
+    raises KeyboardInterrupt once the runs have saved their states.
     """
     engine.check_extras()
     check_extra(spec)
@@ -81,7 +75,7 @@ def run_sweep(
 
 
 def _created(place: Place, definition: Definition, retries_failed: bool) -> Definition:
-    """Write a sweep down, or take up one that is there; return its definition."""
+    """Create a sweep, or continue the existing one; return its definition."""
     with contextlib.closing(place.home(definition.id)) as home:
         if not home.create(definition):
             definition, notes = take_up(home, definition)
@@ -89,24 +83,14 @@ def _created(place: Place, definition: Definition, retries_failed: bool) -> Defi
             if retries_failed:
                 _note(retry_failed(home, definition))
             home.stop(False)
-        say(f"sweep {definition.id} in {home.where}; its runs: python -m runs ls --sweep {definition.id}")
+        say(f"sweep {definition.id} in {home.where}; its runs: sacristan ls --sweep {definition.id}")
     return definition
 
 
 def join_sweep(place: Place, id: str, means: Means, experiment: str) -> int:
-    """Work on a sweep that was started elsewhere, as one agent, until nothing is left to take.
+    """Work as one agent on a sweep that was started elsewhere, and return how many points this agent has finished.
 
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-        means: What the agent works with; the script lies in `means.lab` here.
-        experiment: Name of the experiment that the agent was started by.
-
-    Returns:
-        How many points the agent has seen through.
-
-    Raises:
-        RunsError: If there is no such sweep, or it belongs to another experiment or script.
+    A sweep of another experiment or script is rejected.
     """
     with contextlib.closing(place.home(id)) as home:
         _note_place(home.definition(), means, experiment)
@@ -114,15 +98,7 @@ def join_sweep(place: Place, id: str, means: Means, experiment: str) -> int:
 
 
 def stop_sweep(place: Place, id: str) -> None:
-    """Let agents finish the current runs of a sweep, and start none.
-
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-
-    Raises:
-        RunsError: If there is no such sweep, or it cannot be written.
-    """
+    """Let the agents of a sweep finish their current runs, and start no others."""
     with contextlib.closing(place.home(id)) as home:
         home.definition()
         home.stop()
@@ -139,19 +115,8 @@ def best_trials(
 ) -> dict[str, Any] | None:
     """Print the best trials of a sweep, and the commands that run them again.
 
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-        experiment: Name of the experiment that the command was given to.
-        num_seeds: Fresh seeds to rerun and judge the best three points on; None judges by the sweep alone.
-        make_means: Returns what agents work with, if there are fresh seeds.
-        workers: For each agent, variables to set for its runs.
-
-    Returns:
-        The parameters of the best trial; None if there is none.
-
-    Raises:
-        RunsError: If there is no such sweep, or the finals cannot be run.
+    The best three points are rerun on `num_seeds` fresh seeds and judged by these; None judges by the sweep alone.
+    Returns the parameters of the best trial, None if there is none.
     """
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)
@@ -180,7 +145,7 @@ def _log(place: Place, id: str) -> Path:
 
 
 def _note_place(definition: Definition, means: Means, experiment: str) -> None:
-    """Say where runs of a sweep that was started elsewhere have their code from."""
+    """Log where the runs of a sweep that was started elsewhere have their code from."""
     _note(join(definition, experiment, means.lab or Path(definition.base)))
 
 

@@ -7,19 +7,14 @@ import logging
 import sys
 from collections.abc import Callable, Iterator
 
-from runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
+from sacristan.runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
 
 __all__ = ["display"]
 
 
 @contextlib.contextmanager
 def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], None]]:
-    """Yield a function that shows the status of a sweep whenever it is called.
-
-    Args:
-        before: The status at the start, whose finished points are not shown as lines.
-        watcher: Watches the sweep, and names its objectives.
-    """
+    """Yield a function that shows the status of a sweep, without lines for points that were finished in `before`."""
     names = watcher.spec.objective_names
     if not sys.stdout.isatty():
         known = {number for number, point in before.points.items() if point.is_finished}

@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError, needing_extra
-from runs.sweeps.agents.ray_agents import host_and_port, ray_agents
-from runs.sweeps.agents.supervising import supervise
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.status import Status
-from runs.work.sharing import divided_threads
+from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
+from sacristan.runs.sweeps.agents.supervising import supervise
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import Status
+from sacristan.runs.work.sharing import divided_threads
 
 __all__ = ["Engine"]
 
@@ -41,11 +41,7 @@ class Engine:
     slurm: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def check(self) -> None:
-        """Reject options that the engine does not take.
-
-        Raises:
-            SweepError: If there is one.
-        """
+        """Reject options that the engine does not take."""
         if self.address is not None and self.name != "ray":
             raise SweepError(f"sweep.address: got {self.address!r} with sweep.engine={self.name}, expected engine=ray")
         if self.address not in (None, "auto"):
@@ -64,11 +60,7 @@ class Engine:
             raise SweepError(f"sweep.slurm: got the cluster {cluster!r}, expected one of: {', '.join(_CLUSTERS)}")
 
     def check_extras(self) -> None:
-        """Reject an engine whose package is not installed.
-
-        Raises:
-            MissingExtraError: If it is not.
-        """
+        """Reject an engine whose package is not installed."""
         package = {"ray": "ray", "slurm": "submitit"}.get(self.name)
         if package is not None:
             with needing_extra(self.name, f"sweep.engine={self.name}"):
@@ -92,29 +84,18 @@ class Engine:
     ) -> Status:
         """Run agents on a sweep until it is done, and show its progress.
 
-        Args:
-            place: Where the sweep is kept.
-            definition: The sweep.
-            means: What the agents work with.
-            workers: For each agent, variables to set for its runs on this machine; clusters set their own.
-            log: A file for what the runs print.
-
-        Returns:
-            The status of the sweep after the last agent has ended.
-
-        Raises:
-            SweepError: If the engine has no such resources, or agents end as soon as they are started.
-            MissingExtraError: If Ray or submitit is not installed.
-            KeyboardInterrupt: After a Ctrl-C.
+        `workers` holds variables for each agent's runs on this machine; clusters set their own.
         """
         if self.name == "slurm":
-            from runs.sweeps.agents.slurm_agents import run_array
+            from sacristan.runs.sweeps.agents.slurm_agents import run_array
 
             threads = {"OMP_NUM_THREADS": str(int(self.resources.get("cpus", 1)) or 1)}
             own = dataclasses.replace(means, environment={**threads, **means.environment})
             return run_array(place, definition.id, own, len(workers), self.resources, self.slurm)
         if self.name == "ray":
+            # Of recent versions, Ray lets agents without GPUs see all of their node.
+            variables = {} if self.resources.get("gpus") else {"CUDA_VISIBLE_DEVICES": "-1"}
             with ray_agents(place, definition, self.address, self.resources) as start:
-                return supervise(place, definition.id, means, [{} for _ in workers], log, start=start)
+                return supervise(place, definition.id, means, [variables for _ in workers], log, start=start)
         own = dataclasses.replace(means, environment={**divided_threads(len(workers)), **means.environment})
         return supervise(place, definition.id, own, workers, log)

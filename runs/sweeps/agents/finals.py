@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
-from runs.sweeps.agents.supervising import supervise
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.finalists import CONFIDENCE, Finalist, choose_finalists, fresh_seeds, judge
-from runs.sweeps.spec.objectives import Objective
-from runs.sweeps.study.continuing import take_up
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.status import Watcher, say
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.agents.supervising import supervise
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.finalists import CONFIDENCE, Finalist, choose_finalists, fresh_seeds, judge
+from sacristan.runs.sweeps.spec.objectives import Objective
+from sacristan.runs.sweeps.study.continuing import take_up
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import Watcher, say
 
 __all__ = ["best_on_fresh_seeds"]
 
@@ -24,23 +24,9 @@ __all__ = ["best_on_fresh_seeds"]
 def best_on_fresh_seeds(
     place: Place, watcher: Watcher, means: Means, workers: Sequence[dict[str, str]], num_seeds: int, log: Path
 ) -> int:
-    """Run the best points of a sweep again on seeds that the search did not use, and print which of them is the best.
+    """Rerun the best points of a sweep on seeds that the search did not use; print and return the number of the best.
 
     The runs of trial 7 of the sweep `abc` belong to a sweep `abc-final-7`; its finished runs are not repeated.
-
-    Args:
-        place: Where sweeps are kept.
-        watcher: Watches the sweep.
-        means: What the agents work with.
-        workers: For each agent, variables to set for its runs.
-        num_seeds: Runs of each finalist.
-        log: A file for what the runs print.
-
-    Returns:
-        The number of the best trial.
-
-    Raises:
-        SweepError: If the sweep has several objectives or none, or no complete trial.
     """
     definition, spec = watcher.definition, watcher.spec
     if len(spec.objectives) != 1:
@@ -78,7 +64,7 @@ def _values(
         if not home.create(final):  # perhaps with other seeds, of which more may have run
             num_taken = Watcher(home).study.num_taken()
             take_up(home, dataclasses.replace(final, count=max(len(seeds), num_taken)))
-    say(f"trial {number} on {len(seeds)} fresh seeds: python -m runs ls --sweep {final.id}")
+    say(f"trial {number} on {len(seeds)} fresh seeds: sacristan ls --sweep {final.id}")
     points = supervise(place, final.id, means, workers, log).points.values()
     return {point.parameters["seed"]: point.values[0] for point in points if point.state == "COMPLETE"}
 

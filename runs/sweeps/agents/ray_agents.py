@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 from urllib.parse import urlsplit
 
-from runs.errors import SweepError, needing_extra
-from runs.sweeps.agents.agent_process import ROOT, StartedAgent
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.home import FolderHome
-from runs.sweeps.study.place import Place
+from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps.agents.agent_process import ROOT, StartedAgent
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.study.home import FolderHome
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import say
 
 __all__ = ["host_and_port", "ray_agents"]
 
@@ -53,16 +54,7 @@ def ray_agents(
 ) -> Iterator[Callable[[dict[str, Any], IO[bytes]], StartedAgent]]:
     """Connect to a cluster, and yield a function that starts agents on it, for `supervise`.
 
-    Args:
-        place: Where the sweep is kept.
-        definition: The sweep.
-        address: Address of an existing cluster; None uses the cluster that this process is connected to, or starts Ray
-            on this machine.
-        resources: Resources of each agent: `cpus`, `gpus`, `memory_gb`, and others that nodes of the cluster name.
-
-    Raises:
-        MissingExtraError: If Ray is not installed.
-        SweepError: If there is no such cluster, the sources cannot be shipped, or a node does not see the sweep.
+    Without an `address`, the cluster is the one that this process is connected to, or Ray is started on this machine.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
@@ -80,6 +72,8 @@ def ray_agents(
             _check_seen(ray, place, definition.id)
         options = _actor_options(resources)
         _check_fits(ray, options, is_ours=address is None)
+        if not options["num_gpus"] and ray.cluster_resources().get("GPU"):
+            say("note: the cluster has GPUs, and agents get none; for one each: sweep.resources='{gpus: 1}'")
         host: Any = ray.remote(_host_class()).options(max_concurrency=4, **options)
         head = _Head(ray, address, definition.id)
 
@@ -218,11 +212,7 @@ class _Head:
 
 
 def _check_seen(ray: Any, place: Place, id: str) -> None:
-    """Reject a sweep in a folder that a node of the cluster does not see.
-
-    Raises:
-        SweepError: If there is such a node.
-    """
+    """Reject a sweep in a folder that a node of the cluster cannot see."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     home = place.home(id)
@@ -270,11 +260,7 @@ def _actor_options(resources: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _check_fits(ray: Any, options: Mapping[str, Any], *, is_ours: bool) -> None:
-    """Reject resources that no node has, unless nodes can join.
-
-    Raises:
-        SweepError: If an agent would wait for ever.
-    """
+    """Reject resources that no node has, unless nodes can join: the agents would wait forever."""
     if not is_ours:
         return
     wanted = {"CPU": options["num_cpus"], "GPU": options["num_gpus"], **options.get("resources", {})}
@@ -309,7 +295,7 @@ def _host_class() -> type:
                 self.request["means"]["lab"] = str(Path.cwd())
                 sys.path.insert(0, str(Path.cwd()))
             sys.path.append(self.root)
-            from runs.sweeps.agents.agent_process import AgentProcess
+            from sacristan.runs.sweeps.agents.agent_process import AgentProcess
 
             Path(self.log).parent.mkdir(parents=True, exist_ok=True)
             with Path(self.log).open("ab") as stream:

@@ -21,13 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from configs.slurm import requeue
-from runs.errors import SweepError, needing_extra
-from runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
-from runs.sweeps.agents.display import display
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.status import Status, Watcher, say
+from sacristan.configs.slurm import requeue
+from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
+from sacristan.runs.sweeps.agents.display import display
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import Status, Watcher, say
 
 __all__ = ["ArrayTask", "run_array"]
 
@@ -57,11 +57,9 @@ class ArrayTask:
         self._request = request
 
     def __call__(self) -> int:
-        """Work until nothing is left to take, and return the agent's exit code; a task that is preempted is requeued.
+        """Work until no point is left, and return the agent's exit code; a task that is preempted is requeued.
 
-        Raises:
-            SystemExit: Once the task is queued again, so that submitit notes no result.
-            SweepError: If the task was preempted or cancelled, and cannot be queued again.
+        After requeueing, this raises SystemExit, so that submitit stores no result.
         """
         from submitit.core.job_environment import JobEnvironment, SignalHandler
 
@@ -109,21 +107,9 @@ def run_array(
 ) -> Status:
     """Submit agents as an array job, and show the progress of the sweep until the job has ended.
 
-    Args:
-        place: Where the sweep is kept, on a file system that all nodes share.
-        id: The sweep's id.
-        means: What the agents work with.
-        num_agents: Agents that should work; living ones, as of an earlier array, are not submitted again.
-        resources: Resources of each agent: `cpus`, `gpus`, `memory_gb`.
-        options: submitit's options, without the prefix `slurm_`; and the `cluster`: slurm, local or debug.
-
-    Returns:
-        The status of the sweep after the last agent has ended.
-
-    Raises:
-        MissingExtraError: If submitit is not installed.
-        SweepError: If the job cannot be submitted, or ends with points left.
-        KeyboardInterrupt: After a Ctrl-C; the job continues.
+    The sweep must be on a file system that all nodes share. Of the `num_agents` that should work, those still alive, as
+    of an earlier array, are not submitted again. `options` are submitit's without the prefix `slurm_`, and the
+    `cluster`: slurm, local or debug. Ctrl-C raises KeyboardInterrupt, and the job continues.
     """
     folder = place.base.absolute() / "sweeps" / id / "slurm"
     with contextlib.closing(place.home(id)) as home:
@@ -176,7 +162,7 @@ def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], number: str) -
 
 
 def _is_gone(number: str) -> bool:
-    """Return whether no task of a job runs or waits: submitit learns that from Slurm's accounting, if there is any."""
+    """Tell whether no task of a job runs or waits; submitit learns that from Slurm's accounting, if there is any."""
     try:
         done = subprocess.run(["squeue", "--noheader", f"--jobs={number}"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -196,11 +182,7 @@ def _write_request(folder: Path, request: Mapping[str, Any]) -> Path:
 def _submit(
     folder: Path, tasks: Sequence[ArrayTask], id: str, resources: Mapping[str, float], options: Mapping[str, Any]
 ) -> list[Any]:
-    """Submit tasks as one array, and return submitit's jobs.
-
-    Raises:
-        SweepError: If there is no Slurm, or it or submitit refuses.
-    """
+    """Submit tasks as one array, and return submitit's jobs."""
     with needing_extra("slurm", "sweep.engine=slurm"):
         import submitit
         from submitit.core.job_environment import JobEnvironment

@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from runs.errors import SweepError
-from runs.rerun.processes import end_text
-from runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
-from runs.sweeps.agents.display import display
-from runs.sweeps.agents.trials import Means
-from runs.sweeps.study.place import Place
-from runs.sweeps.views.status import Status, Watcher, say
-from runs.work.printed import printed_lines
+from sacristan.runs.errors import SweepError
+from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
+from sacristan.runs.sweeps.agents.display import display
+from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.views.status import Status, Watcher, say
+from sacristan.runs.work.printed import printed_lines
 
 __all__ = ["supervise"]
 
@@ -37,20 +37,7 @@ def supervise(
 ) -> Status:
     """Run agents on a sweep until it is done, and show its progress.
 
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-        means: What the agents work with.
-        workers: For each agent, variables to set for its runs.
-        log: A file for what the runs print.
-        start: Starts an agent from a request and an open `log`; by default a process on this machine.
-
-    Returns:
-        The status of the sweep after the last agent has ended.
-
-    Raises:
-        SweepError: If the agents end as soon as they are started.
-        KeyboardInterrupt: After a Ctrl-C, once the agents have ended.
+    `workers` holds the variables of each agent's runs. Ctrl-C raises KeyboardInterrupt once the agents have ended.
     """
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)
@@ -122,11 +109,7 @@ class _Crew:
         return bool(self._running)
 
     def look(self, status: Status) -> None:
-        """Replace agents that were killed.
-
-        Raises:
-            SweepError: If they end before they get anything done.
-        """
+        """Replace agents that were killed; raise SweepError if they end before they get anything done."""
         if status.num_finished > self._finished:
             self._errors, self._kills, self._finished = 0, 0, status.num_finished
         ended = [(entry, code) for entry in self._running if (code := entry[1].poll()) is not None]
@@ -136,10 +119,9 @@ class _Crew:
             self._replace(variables, code)
 
     def reinforce(self, status: Status) -> None:
-        """Start an agent for the points of a lost one, once no agent is alive: its lease may expire some time later.
+        """Start an agent for the points of a lost one once no agent is alive: its lease may expire some time later.
 
-        Raises:
-            SweepError: If that was done often, and no point was finished.
+        If that happened often and no point was finished, this raises SweepError.
         """
         if status.num_agents == 0:
             self._replace(self._spare, -signal.SIGKILL)

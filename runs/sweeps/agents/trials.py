@@ -1,4 +1,4 @@
-"""`Trial`: an attempt at a point of a sweep, as a task of a worker: how its run starts, and what came of it."""
+"""`Trial`: an attempt at a point of a sweep, as a task of a worker: how its run starts, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from observers.record.identity import is_alive
-from runs.errors import RunsError
-from runs.rerun.launching import Launch
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.home import Home
-from runs.sweeps.study.study import Point, Study
-from runs.sweeps.study.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
-from runs.work.printed import Printed
-from runs.work.warm import Event
-from runs.work.worker import End, Task
+from sacristan.observers.record.identity import is_alive
+from sacristan.runs.errors import RunsError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.study import Point, Study
+from sacristan.runs.sweeps.study.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
+from sacristan.runs.work.printed import Printed
+from sacristan.runs.work.warm import Event
+from sacristan.runs.work.worker import End, Task
 
 __all__ = ["Means", "Outcome", "Trial", "Workplace"]
 
@@ -38,7 +38,6 @@ class Means:
     Attributes:
         base: Folder to record runs below.
         options: Options for the experiment's command line, such as the database.
-        environment: Variables to set for the runs: threads, GPUs.
         packages: Modules to import once for all runs; None for those that experiments commonly use.
         retries: How often a point is tried again after its run or its agent was killed.
         repeat: Whether to run points whose parameters equal those of a finished one.
@@ -86,18 +85,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """The place and the means with which an agent works on a sweep.
-
-    Attributes:
-        agent: The agent's name.
-        home: Where the sweep lives.
-        definition: The sweep, with its sources where they lie on this machine.
-        spec: The sweep's spec.
-        study: Its points.
-        store: Where its runs are recorded.
-        means: What the agent works with.
-        beat: Notes that the agent lives, if it is time.
-    """
+    """The place and the means with which an agent works on a sweep."""
 
     agent: str
     home: Home
@@ -110,14 +98,10 @@ class Workplace:
 
 
 class Trial(Task):
-    """An attempt at a point, with the next one of its seeds.
+    """An attempt (from 0) at a point that the agent has claimed, with the next one of its seeds.
 
     Args:
-        workplace: Where and with what the agent works.
-        point: The point, which the agent has claimed.
-        attempt: The attempt, from 0.
         done: Called with this trial and its outcome when its process has ended.
-        outcomes: Those of the point's earlier seeds.
     """
 
     def __init__(
@@ -149,11 +133,9 @@ class Trial(Task):
             self.trial["version"] = point.version
 
     def following(self, attempt: int, outcomes: Sequence[Outcome]) -> Trial:
-        """Return the trial of the same point that follows this one.
+        """Return the trial of the next seed of this point: `outcomes` are those of the seeds that have ended, in order.
 
-        Args:
-            attempt: The attempt, which the agent has claimed: this one for the next seed, or the one after a kill.
-            outcomes: Outcomes of the seeds that have ended, in their order; the trial runs the next one.
+        `attempt` is this one's for the next seed, or the one after a kill.
         """
         return Trial(self._workplace, self.point, attempt, self._done, outcomes)
 
@@ -162,10 +144,8 @@ class Trial(Task):
     def prepare(self) -> Outcome | None:
         """Choose how the run starts: from its newest state if an earlier attempt left one, else from its beginning.
 
-        This waits for processes of earlier attempts, which may be about to record a run or to save a state.
-
-        Returns:
-            The outcome, if an earlier attempt has seen the run through; else None, and the launch is set.
+        This waits for processes of earlier attempts, which may be about to record a run or to save a state. Returns the
+        outcome if an earlier attempt finished the run; else None, and the launch is set.
         """
         work = self._workplace
         earlier = None
@@ -226,7 +206,7 @@ class Trial(Task):
 
     @contextlib.contextmanager
     def giving_back(self) -> Iterator[None]:
-        """Note that the agent was interrupted, if it is within the block, so that this attempt counts as no kill."""
+        """Note an interruption of the agent within the block, so that this attempt does not count as a kill."""
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -284,6 +264,6 @@ class Trial(Task):
 
 
 def _killed_text(code: int) -> str:
-    """Return which signal killed a process, by its exit code, which is negative."""
+    """Say which signal killed a process, from its negative exit code."""
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
     return f"was killed by {name}{', as by the kernel when memory runs out' if -code == signal.SIGKILL else ''}"

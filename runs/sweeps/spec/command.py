@@ -11,9 +11,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from configs.yaml_text import load_yaml
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import items, shown
+from sacristan.configs.yaml_text import load_yaml
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import items, shown
 
 __all__ = ["fixed_settings", "read_words"]
 
@@ -36,34 +36,14 @@ _read_list = items("[${env}, python, ${program}, with, ${args_no_hyphens}]", _wo
 
 
 def read_words(where: str, value: Any) -> list[str]:
-    """Read the words of a command.
-
-    Args:
-        where: Path of the command, for messages.
-        value: A list of texts that is not empty.
-
-    Raises:
-        SweepError: If the value is anything else.
-    """
+    """Read the words of a command, a list of texts that is not empty."""
     return _read_list(where, value)
 
 
 def fixed_settings(
     words: Sequence[str], program: str | None, parameters: Collection[str]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Extract the fixed settings from a command.
-
-    Args:
-        words: The words of the command.
-        program: The spec's `program`, if it has one.
-        parameters: Names of the spec's parameters, which a command cannot fix.
-
-    Returns:
-        The values of the settings by their names, and notes on words that have no effect here.
-
-    Raises:
-        SweepError: If a word is neither skipped nor a setting, or fixes a parameter or a setting that has a value.
-    """
+    """Return the settings that a command fixes, by name, and notes on words that have no effect here."""
     settings: dict[str, Any] = {}
     notes = []
     for position, word in enumerate(words):

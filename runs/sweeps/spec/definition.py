@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
+from sacristan.runs.errors import SweepError
 
 __all__ = ["Definition", "lasting"]
 
@@ -24,8 +24,6 @@ class Definition:
     An extension replaces `spec`, and keeps the one before, so that points of each version can be read.
 
     Attributes:
-        id: Its name: letters and digits.
-        experiment: The experiment's name.
         spec: The spec, as `Spec.document` gives it.
         script: The main file, relative to `base` where it is below it.
         module: The main module, if the experiment is started as a module; else empty.
@@ -61,15 +59,8 @@ class Definition:
     def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
         """Derive the id of a sweep that was given none, so that the same command finds the same sweep.
 
-        Args:
-            experiment: The experiment's name.
-            spec: The spec's document; see `lasting` for the parts that count.
-            settings: Settings that all trials share.
-            seed: Seed of the sampler.
-
-        Returns:
-            Eight hexadecimal digits, at least one of them a letter other than e: where they are typed, YAML would read
-            1234e567 as a number.
+        It has eight hexadecimal digits, at least one of them a letter other than e: where it is typed, YAML would read
+        1234e567 as a number.
         """
         text = json.dumps([experiment, lasting(spec), settings, seed], sort_keys=True, default=str)
         digits = hashlib.sha256(text.encode()).hexdigest()
@@ -83,14 +74,7 @@ class Definition:
         return Path(self.base) / self.script
 
     def check_parameters(self, names: Iterable[str]) -> None:
-        """Reject parameters that the runs of the sweep cannot vary.
-
-        Args:
-            names: Dotted names of the parameters.
-
-        Raises:
-            SweepError: If one is a setting of the sweep itself, or a setting that all trials share fixes it.
-        """
+        """Reject parameters that runs cannot vary: settings of the sweep itself or fixed by a shared setting."""
         fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
         for name in names:
             if name.partition(".")[0] == "sweep":
@@ -102,11 +86,7 @@ class Definition:
                     raise SweepError(f"{name}: is searched, but {word} is fixed for all runs; leave one of them out")
 
     def located(self, lab: Path) -> Definition:
-        """Return the same definition for another machine.
-
-        Args:
-            lab: The folder of the sources there; `cwd` moves with it if it is below `base`.
-        """
+        """Return the definition for a machine with the sources in `lab`; a `cwd` below `base` moves with them."""
         if str(lab) == self.base:
             return self
         cwd = Path(self.cwd)
@@ -123,15 +103,7 @@ class Definition:
 
     @classmethod
     def of(cls, document: Mapping[str, Any], where: str) -> Definition:
-        """Read a definition back.
-
-        Args:
-            document: The result of `document`, as it was stored.
-            where: The place it was stored in, for messages.
-
-        Raises:
-            SweepError: If the document is damaged, or a version with another format wrote it.
-        """
+        """Read a stored definition; messages call the place `where`."""
         expected = "expected a sweep that this version wrote"
         if not isinstance(document, Mapping):
             raise SweepError(f"{where}: got {document!r}, {expected}")
@@ -154,9 +126,5 @@ class Definition:
 
 
 def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a spec that define the question of a sweep: without `run_cap`, `name` and `description`.
-
-    Args:
-        spec: The spec's document.
-    """
+    """Return the parts of a spec that define the question of a sweep: without `run_cap`, `name` and `description`."""
     return {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}

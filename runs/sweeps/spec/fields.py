@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from runs.errors import SweepError
-from runs.query.texts import suggestion
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import SweepError
 
 __all__ = [
     "Reader",
@@ -24,10 +24,10 @@ __all__ = [
     "identity",
     "integer",
     "items",
+    "json_value",
     "listing",
     "mapping",
     "number",
-    "plain",
     "read_fields",
     "shown",
     "text",
@@ -45,18 +45,8 @@ def read_fields(
 ) -> dict[str, Any]:
     """Read each value of a mapping with the reader of its key.
 
-    Args:
-        where: Path of the mapping, for messages; empty for the whole spec.
-        document: The mapping.
-        readers: The reader of each key that may be there.
-        owner: The object these keys belong to, for messages, such as `a sweep`.
-        required: The keys that must be there, each with the end of the message for when it is missing.
-
-    Returns:
-        The values that the readers return, by the same keys, without defaults.
-
-    Raises:
-        SweepError: If a key is unknown or missing, or a reader rejects its value.
+    Messages call the mapping's path `where` (empty for the whole spec) and its object `owner`, such as `a sweep`;
+    `required` holds the end of the message for each key that must not be missing. No defaults are filled in.
     """
     check_keys(where, document, readers, owner)
     for key, hint in (required or {}).items():
@@ -66,14 +56,10 @@ def read_fields(
 
 
 def check_keys(where: str, document: Mapping[str, Any], known: Collection[str], owner: str) -> None:
-    """Reject unknown keys, and name the nearest known one; see `read_fields` for the arguments.
-
-    Raises:
-        SweepError: If `document` has a key that is not in `known`; the message lists `known` if no key is near.
-    """
+    """Reject unknown keys, and name the nearest known one, or all known ones if none is near."""
     for key in document:
         if key not in known:
-            hint = suggestion(key, known, f"there are: {', '.join(known)}")
+            hint = word_suggestion(key, known)
             raise SweepError(f"{_path(where, key)}: is no key of {owner}; {hint}")
 
 
@@ -90,22 +76,14 @@ def anything(where: str, value: Any) -> Any:
 
 
 def flag(where: str, value: Any) -> bool:
-    """Return a boolean.
-
-    Raises:
-        SweepError: If the value is anything else; 0, 1 and the texts `true` and `false` are rejected, not converted.
-    """
+    """Return a boolean; 0, 1 and the texts `true` and `false` are rejected, not converted."""
     if not isinstance(value, bool):
         raise SweepError(f"{where}: got {shown(value)}, expected true or false")
     return value
 
 
 def mapping(example: str) -> Reader:
-    """Return a reader of mappings that are not empty.
-
-    Args:
-        example: A valid mapping as one would write it in YAML, which the message shows.
-    """
+    """Return a reader of mappings that are not empty; messages show the `example`, written in YAML."""
 
     def read(where: str, value: Any) -> Mapping[str, Any]:
         if not isinstance(value, Mapping) or not value:
@@ -116,12 +94,7 @@ def mapping(example: str) -> Reader:
 
 
 def items(example: str, reader: Reader = anything) -> Reader:
-    """Return a reader of lists that are not empty.
-
-    Args:
-        example: A valid list as one would write it in YAML, which the message shows.
-        reader: Reads each item, whose path ends in its position: `metrics[0]`.
-    """
+    """Return a reader of lists that are not empty; items have paths such as `metrics[0]`, messages show `example`."""
 
     def read(where: str, value: Any) -> list[Any]:
         if not isinstance(value, list) or not value:
@@ -132,11 +105,7 @@ def items(example: str, reader: Reader = anything) -> Reader:
 
 
 def text(expected: str = "text") -> Reader:
-    """Return a reader of texts that are not empty or blank.
-
-    Args:
-        expected: The words for such a text in the message, such as `the name of a metric`.
-    """
+    """Return a reader of texts that are not blank, which messages call `expected`, such as `the name of a metric`."""
 
     def read(where: str, value: Any) -> str:
         if not isinstance(value, str) or not value.strip():
@@ -147,15 +116,11 @@ def text(expected: str = "text") -> Reader:
 
 
 def choice(*choices: str) -> Reader:
-    """Return a reader of one of several words; the message lists all of them and names the nearest one.
-
-    Args:
-        *choices: The words, in the order in which the message lists them; case matters.
-    """
+    """Return a reader of one of several words, case-sensitive; messages list all of them and name the nearest one."""
 
     def read(where: str, value: Any) -> str:
         if not isinstance(value, str) or value not in choices:
-            hint = suggestion(str(value), choices, "")
+            hint = word_suggestion(str(value), choices, "")
             raise SweepError(f"{where}: got {shown(value)}, expected {listing(choices)}{hint and f'; {hint}'}")
         return value
 
@@ -163,12 +128,9 @@ def choice(*choices: str) -> Reader:
 
 
 def number(*, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Reader:
-    """Return a reader of finite numbers; booleans and texts such as `1e-3` are rejected.
+    """Return a reader of finite numbers > `above`, >= `least` and <= `most`; booleans and texts are rejected.
 
-    Args:
-        above: The number must be greater than this.
-        least: The number must not be less than this.
-        most: The number must not be greater than this; needs `least`.
+    `most` needs `least`. A text is rejected even if it is a number, such as `1e-3`.
     """
     if most < math.inf:
         limits = f" from {least:g} to {most:g}"
@@ -186,11 +148,7 @@ def number(*, above: float = -math.inf, least: float = -math.inf, most: float = 
 
 
 def integer(least: int) -> Reader:
-    """Return a reader of integers; 3.0, booleans and texts are rejected, not converted.
-
-    Args:
-        least: The smallest integer accepted.
-    """
+    """Return a reader of integers >= `least`; 3.0, booleans and texts are rejected, not converted."""
 
     def read(where: str, value: Any) -> int:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
@@ -203,31 +161,26 @@ def integer(least: int) -> Reader:
 # ---------------------------------------------------------------------- values
 
 
-def plain(where: str, value: Any) -> Any:
-    """Copy a value with nothing in it but what JSON holds: tuples become lists, numbers of numpy those of Python.
+def json_value(where: str, value: Any) -> Any:
+    """Copy a value as JSON holds it: tuples become lists, NumPy's numbers become Python's.
 
-    Args:
-        where: Path of the value, for messages; empty for the whole spec.
-        value: Mappings, lists and scalars, nested to any depth.
-
-    Raises:
-        SweepError: If there is anything else in it, such as a date of YAML or nan, or a key that is not text.
+    Anything else, such as a date of YAML, nan or a key that is not text, raises SweepError.
     """
     if isinstance(value, Mapping):
-        return {_plain_key(where, key): plain(_path(where, key), item) for key, item in value.items()}
+        return {_json_key(where, key): json_value(_path(where, key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(f"{where}[{position}]", item) for position, item in enumerate(value)]
-    return _plain_scalar(where, value.item() if hasattr(value, "item") else value)
+        return [json_value(f"{where}[{position}]", item) for position, item in enumerate(value)]
+    return _json_scalar(where, value.item() if hasattr(value, "item") else value)
 
 
-def _plain_key(where: str, key: Any) -> str:
+def _json_key(where: str, key: Any) -> str:
     if not isinstance(key, str):
         place = f"{where}: " if where else ""
         raise SweepError(f"{place}got the key {key!r} ({type(key).__name__}), expected text; quote it")
     return str(key)
 
 
-def _plain_scalar(where: str, value: Any) -> Any:
+def _json_scalar(where: str, value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         raise SweepError(f"{where}: got nan, expected a number that equals itself; None stands for nothing")
     if value is None or isinstance(value, bool | int | float | str):

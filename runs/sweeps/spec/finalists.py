@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from runs.comparison.inference import MeanDifference, Sample, are_paired, holm, repetition_test, sample
-from runs.comparison.power import num_to_tell_apart
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import identity
+from sacristan.runs.comparison.inference import MeanDifference, Sample, are_paired, holm, repetition_test, sample
+from sacristan.runs.comparison.power import num_to_tell_apart
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import identity
 
 __all__ = ["CONFIDENCE", "Finalist", "Judgement", "choose_finalists", "fresh_seeds", "judge"]
 
@@ -30,7 +30,6 @@ class Finalist:
     """A point that was run again.
 
     Attributes:
-        name: Its name, such as `trial 7`.
         sample: n, mean, std and interval over its seeds.
         test: The best finalist's values against these; None for the best one itself.
         p_holm: p of the test, corrected for the number of pairs of finalists; None if there is no p.
@@ -64,11 +63,7 @@ def choose_finalists(trials: Iterable[tuple[int, Mapping[str, Any], float]], goa
     """Return the numbers of the trials with the best points, the best one first.
 
     A point that several trials share counts once, with the mean of their values; the first of them represents it.
-
-    Args:
-        trials: Number, point and value of each trial that has a value; NaN and infinities never win.
-        goal: `minimize` or `maximize`.
-        num: Maximum number of finalists.
+    `trials` holds number, point and value; NaN and infinities never win.
     """
     of_point: dict[str, list[tuple[int, float]]] = {}
     for number, point, value in sorted(trials, key=lambda trial: trial[0]):
@@ -81,13 +76,7 @@ def choose_finalists(trials: Iterable[tuple[int, Mapping[str, Any], float]], goa
 
 
 def fresh_seeds(seed: int, num: int, used: Collection[int] = ()) -> list[int]:
-    """Draw different seeds for repetitions; the same sweep gets the same ones.
-
-    Args:
-        seed: The sweep's seed, from which they derive.
-        num: How many to draw.
-        used: Seeds of the search, which are never drawn.
-    """
+    """Draw distinct seeds that are not in `used`; the same sweep gets the same ones."""
     random = np.random.default_rng([seed, 0x5EED])
     seeds: list[int] = []
     while len(seeds) < num:
@@ -98,21 +87,15 @@ def fresh_seeds(seed: int, num: int, used: Collection[int] = ()) -> list[int]:
 
 
 def judge(values: Mapping[str, Mapping[int, float]], goal: str) -> Judgement:
-    """Judge finalists by their values on fresh seeds.
+    """Judge finalists by their values on fresh seeds, given by finalist and seed.
 
     The best mean is tested against each of the others, in pairs where they share seeds, otherwise by Welch's t-test, as
-    in `runs.compare`; p is corrected for the number of pairs of finalists (Holm).
-
-    Args:
-        values: For each finalist, by its name, the values by their seeds. Values that are not finite do not count.
-        goal: `minimize` or `maximize`.
-
-    Raises:
-        SweepError: If no finalist has a value.
+    in `runs.compare`; p is corrected for the number of pairs of finalists (Holm). Values that are not finite do not
+    count; no value at all raises SweepError.
     """
     finite = {name: {seed: float(v) for seed, v in of.items() if math.isfinite(v)} for name, of in values.items()}
     if not any(finite.values()):
-        raise SweepError("no repetition of a finalist has a value; see why with: python -m runs ls")
+        raise SweepError("no repetition of a finalist has a value; see why with: sacristan ls")
     samples = {name: sample(_array(of), CONFIDENCE) for name, of in finite.items()}
     names = sorted(samples, key=lambda name: _rank(samples[name].mean, goal))
     best = names[0]

@@ -8,9 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import identity
-from runs.sweeps.spec.parameters import Parameter
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import identity
+from sacristan.runs.sweeps.spec.parameters import Parameter
 
 __all__ = ["Grid"]
 
@@ -25,7 +25,6 @@ class Grid:
     """The points of a grid: the first parameter changes slowest, the last one fastest.
 
     Args:
-        parameters: By their names, in order.
         before: The grid that this one extends. Its points come first, under their numbers; then the new ones.
 
     Attributes:
@@ -41,11 +40,7 @@ class Grid:
         return 0 if self._before is None else len(self._before)
 
     def check(self) -> None:
-        """Reject parameters that a grid cannot hold.
-
-        Raises:
-            SweepError: If a parameter has a range or probabilities, or a conditional grid has too many points.
-        """
+        """Reject ranges and probabilities, which a grid cannot hold, and conditional grids with too many points."""
         for name, parameter in self._parameters.items():
             try:
                 values = parameter.law.grid()
@@ -77,11 +72,7 @@ class Grid:
         return self.start + new
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return a point by its number, from 0 to the grid's length - 1.
-
-        Raises:
-            IndexError: If there is no such point.
-        """
+        """Return a point by its number, from 0 to the grid's length - 1."""
         if not 0 <= number < len(self):
             raise IndexError(f"got the point {number} of a grid that has {len(self)}")
         if self._before is not None and number < self.start:

@@ -1,9 +1,9 @@
 """wandb's rule of early termination; it decides as `hyperband_stop_runs` of wandb's package `sweeps` 0.3.0.
 
-A run is judged at its bands, certain numbers of reports; see `runs.sweeps.spec.methods.bands`. Only the finite values
-that it reported count, not their steps. A run is stopped if its value at the last band it reached, or its best value if
-not `strict`, is worse than that of the run at rank 1 / eta among all runs there. All runs of the sweep count: running,
-ended and stopped. The rule is applied at every report.
+A run is judged at its bands, certain numbers of reports; see `sacristan.runs.sweeps.spec.methods.bands`. Only the
+finite values that it reported count, not their steps. A run is stopped if its value at the last band it reached, or its
+best value if not `strict`, is worse than that of the run at rank 1 / eta among all runs there. All runs of the sweep
+count: running, ended and stopped. The rule is applied at every report.
 
 This is successive halving without parallel brackets; Li et al. 2018, https://arxiv.org/abs/1603.06560
 """
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.pruners import BasePruner
 from optuna.study import StudyDirection
 
-from runs.sweeps.spec.methods import bands
+from sacristan.runs.sweeps.spec.methods import bands
 
 if TYPE_CHECKING:
     from optuna import Study

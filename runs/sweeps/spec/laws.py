@@ -16,9 +16,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from runs.errors import SweepError
-from runs.query.texts import suggestion
-from runs.sweeps.spec.fields import Reader, anything, identity, items, listing, number, read_fields, shown
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import Reader, anything, identity, items, listing, number, read_fields, shown
 
 __all__ = ["DISTRIBUTIONS", "LAW_KEYS", "QUANTILES", "Choice", "Constant", "Integers", "Law", "Reals", "read_law"]
 
@@ -222,15 +222,7 @@ _DEFAULTS = {"mu": 0.0, "sigma": 1.0, "a": 1, "b": 1, "q": 1.0}
 
 
 def read_law(where: str, document: Mapping[str, Any]) -> Law:
-    """Read the law of a parameter; without `distribution` the other keys decide which one it is.
-
-    Args:
-        where: Path of the parameter, for messages.
-        document: The parameter's keys, all of them among `LAW_KEYS`.
-
-    Raises:
-        SweepError: If the keys do not describe a law, or no float holds its range.
-    """
+    """Read the law of a parameter; without `distribution` the other keys decide which one it is."""
     name = _distribution(where, document)
     keys = _KEYS[name]
     readers = {key: _READERS[key] for key in ("distribution", *keys)}
@@ -254,7 +246,7 @@ def _distribution(where: str, document: Mapping[str, Any]) -> str:
         return _implied(where, document)
     if name in _KEYS:
         return str(name)
-    hint = suggestion(str(name), DISTRIBUTIONS, f"there are: {', '.join(DISTRIBUTIONS)}")
+    hint = word_suggestion(str(name), DISTRIBUTIONS)
     raise SweepError(f"{where}.distribution: got {shown(name)}, which is unknown; {hint}")
 
 

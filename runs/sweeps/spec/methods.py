@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import (
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import (
     Reader,
     anything,
     choice,
@@ -84,7 +84,6 @@ class Stopping:
     """A rule of early termination.
 
     Attributes:
-        name: One of `STOPPING`.
         options: The options given; for wandb's `hyperband` with the defaults of the others.
     """
 
@@ -93,18 +92,7 @@ class Stopping:
 
 
 def read_method(where: str, value: Any) -> tuple[str, dict[str, Any]]:
-    """Read the search method from its name, or from a mapping with `name` and options.
-
-    Args:
-        where: Path of the value, for messages.
-        value: The name or the mapping.
-
-    Returns:
-        The name, one of `METHODS`, and the options given.
-
-    Raises:
-        SweepError: If there is no such method, or it rejects an option.
-    """
+    """Return the name of a search method, given as a name or as a mapping with `name`, and its options."""
     document = {"name": value} if isinstance(value, str) else mapping("{name: tpe}")(where, value)
     name = document.get("name")
     if name == "custom":
@@ -117,15 +105,7 @@ def read_method(where: str, value: Any) -> tuple[str, dict[str, Any]]:
 
 
 def read_stopping(where: str, value: Any) -> Stopping:
-    """Read the rule of early termination from a mapping with `type` and options.
-
-    Args:
-        where: Path of the mapping, for messages.
-        value: The mapping.
-
-    Raises:
-        SweepError: If there is no such rule, an option is missing, or the rule rejects one.
-    """
+    """Read the rule of early termination from a mapping with `type` and options."""
     document = mapping("{type: hyperband, min_iter: 3}")(where, value)
     if "type" not in document:
         raise SweepError(f"{where}.type: is missing, expected {listing(STOPPING)}")
@@ -156,10 +136,8 @@ def _check_hyperband(where: str, options: Mapping[str, Any]) -> None:
 def bands(options: Mapping[str, Any]) -> list[int]:
     """Return the numbers of reports after which wandb's hyperband judges a run, in ascending order.
 
-    Args:
-        options: Those of `Stopping` for `hyperband`. With `max_iter`, which takes precedence, the bands are max_iter /
-            eta, max_iter / eta**2, ..., `s` of them and none below 1; otherwise min_iter, min_iter * eta, min_iter *
-            eta**2, ...
+    With `max_iter`, which takes precedence, they are max_iter / eta, max_iter / eta**2, ..., `s` of them and none below
+    1; otherwise min_iter, min_iter * eta, min_iter * eta**2, ...
     """
     eta = options["eta"]
     numbers: list[int] = []

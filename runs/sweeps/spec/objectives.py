@@ -16,8 +16,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import anything, choice, mapping, number, read_fields, shown, text
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import anything, choice, mapping, number, read_fields, shown, text
 
 __all__ = ["Constraint", "Objective", "read_constraint", "read_objective", "violations"]
 
@@ -30,7 +30,6 @@ class Objective:
     """A metric to optimize.
 
     Attributes:
-        name: The metric.
         goal: `minimize` or `maximize`.
         target: A value that is good enough: once a run reaches it, no other run is started. None for no target.
     """
@@ -40,11 +39,7 @@ class Objective:
     target: float | None = None
 
     def is_reached(self, value: float) -> bool:
-        """Tell whether a value is as good as the target; always False without a target, or for nan.
-
-        Args:
-            value: The metric's value in one run.
-        """
+        """Tell whether a value is as good as the target; always False without a target, or for nan."""
         if self.target is None:
             return False
         return value <= self.target if self.goal == "minimize" else value >= self.target
@@ -60,15 +55,7 @@ _OBJECTIVE = {
 
 
 def read_objective(where: str, value: Any) -> Objective:
-    """Read an objective from a mapping with `name`, `goal` and `target`; wandb's `impute` keys are ignored.
-
-    Args:
-        where: Path of the mapping, for messages.
-        value: The mapping.
-
-    Raises:
-        SweepError: If the value is no mapping, has no name, or a key or its value is unknown.
-    """
+    """Read an objective from a mapping with `name`, `goal` and `target`; wandb's `impute` keys are ignored."""
     if isinstance(value, str):
         raise SweepError(f"{where}: got {shown(value)}, expected a mapping; write {where}: {{name: {value}}}")
     document = mapping("{name: val/loss, goal: minimize}")(where, value)
@@ -88,11 +75,7 @@ class Constraint:
         return f"{self.metric} {self.operator} {self.bound:g}"
 
     def violation(self, value: float) -> float:
-        """Return by how much a value breaks the constraint, as Optuna expects it: above 0 if it does, else 0 or below.
-
-        Args:
-            value: The metric's value in one run; not nan.
-        """
+        """Return by how much a value breaks the constraint, as Optuna expects it: above 0 if it does, else <= 0."""
         excess = value - self.bound if self.operator.startswith("<") else self.bound - value
         if excess == 0 and self.operator in "<>":
             return sys.float_info.min
@@ -100,15 +83,7 @@ class Constraint:
 
 
 def read_constraint(where: str, value: Any) -> Constraint:
-    """Read a constraint from a text such as `time < 10`.
-
-    Args:
-        where: Path of the text, for messages.
-        value: The text.
-
-    Raises:
-        SweepError: If the value is no such text, or its bound is not finite.
-    """
+    """Read a constraint from a text such as `time < 10`."""
     match = _FORM.fullmatch(value) if isinstance(value, str) else None
     try:
         bound = float(match["bound"]) if match else math.nan
@@ -124,12 +99,7 @@ def read_constraint(where: str, value: Any) -> Constraint:
 def violations(constraints: Iterable[Constraint], values: Mapping[str, float]) -> dict[str, float]:
     """Return by how much a run breaks each constraint, by the constraint's text; see `Constraint.violation`.
 
-    Args:
-        constraints: The spec's constraints.
-        values: The values that the run logged, by the names of its metrics.
-
-    Raises:
-        SweepError: If the run logged nothing, or NaN, for a constrained metric.
+    If the run logged nothing, or NaN, for a constrained metric, this raises SweepError.
     """
     by_text = {}
     for constraint in constraints:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runs.errors import SweepError
-from runs.query.texts import suggestion
-from runs.sweeps.spec.fields import check_keys, identity, listing, mapping, shown
-from runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Law, read_law
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import check_keys, identity, listing, mapping, shown
+from sacristan.runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Law, read_law
 
 __all__ = ["Parameter", "read_parameters"]
 
@@ -29,7 +29,6 @@ class Parameter:
 
     Attributes:
         name: The entry of the config, dotted: `optimizer.lr`.
-        law: The law of its values.
         when: The values that other parameters must have for this one to be set, by their names; empty if it always is.
     """
 
@@ -38,12 +37,7 @@ class Parameter:
     when: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def is_active(self, point: Mapping[str, Any]) -> bool:
-        """Tell whether the parameter is set at a point.
-
-        Args:
-            point: The values of other parameters by their names; those that the condition names are missing where they
-                are not set themselves.
-        """
+        """Tell whether the parameter is set at a point, which lacks the parameters that are not set themselves."""
         return all(
             name in point and identity(point[name]) in map(identity, values) for name, values in self.when.items()
         )
@@ -52,15 +46,7 @@ class Parameter:
 def read_parameters(where: str, value: Any) -> dict[str, Parameter]:
     """Read the parameters of a spec, nested ones included, by their dotted names.
 
-    Args:
-        where: Path of the mapping, for messages.
-        value: The mapping.
-
-    Returns:
-        The parameters in wandb's order: sorted by name at each depth.
-
-    Raises:
-        SweepError: If a name, a law or a condition is invalid, or two parameters set the same entry.
+    They are in wandb's order: sorted by name at each depth.
     """
     parameters: dict[str, Parameter] = {}
     for path, parameter in _walk(where, "", _read_nested(where, value), {}):
@@ -115,7 +101,7 @@ def _check_condition(
 ) -> None:
     """Reject conditions on unknown parameters, on values that a parameter never has, and circles."""
     if parent not in parameters:
-        hint = suggestion(parent, parameters, f"there are: {', '.join(parameters)}")
+        hint = word_suggestion(parent, parameters)
         raise SweepError(f"{where}: is no parameter of the sweep; {hint}")
     if name in _ancestors(parent, parameters):
         raise SweepError(f"{where}: {name} depends on itself; remove one of the conditions")

@@ -28,18 +28,29 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs.shipped import find_file
-from configs.yaml_text import load_json, load_yaml
-from runs.errors import SweepError
-from runs.query.times import seconds_of
-from runs.sweeps.spec.command import fixed_settings, read_words
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.fields import Reader, anything, identity, integer, items, mapping, plain, read_fields, shown, text
-from runs.sweeps.spec.grids import Grid
-from runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Integers, Reals
-from runs.sweeps.spec.methods import Stopping, read_method, read_stopping
-from runs.sweeps.spec.objectives import Constraint, Objective, read_constraint, read_objective
-from runs.sweeps.spec.parameters import Parameter, read_parameters
+from sacristan.configs.shipped import find_file
+from sacristan.configs.yaml_text import load_json, load_yaml
+from sacristan.runs.errors import SweepError
+from sacristan.runs.query.times import seconds_of
+from sacristan.runs.sweeps.spec.command import fixed_settings, read_words
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.fields import (
+    Reader,
+    anything,
+    identity,
+    integer,
+    items,
+    json_value,
+    mapping,
+    read_fields,
+    shown,
+    text,
+)
+from sacristan.runs.sweeps.spec.grids import Grid
+from sacristan.runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Integers, Reals
+from sacristan.runs.sweeps.spec.methods import Stopping, read_method, read_stopping
+from sacristan.runs.sweeps.spec.objectives import Constraint, Objective, read_constraint, read_objective
+from sacristan.runs.sweeps.spec.parameters import Parameter, read_parameters
 
 __all__ = ["Spec", "read_over", "read_spec", "spec_of"]
 
@@ -64,16 +75,11 @@ class Spec:
 
     Attributes:
         document: The spec as JSON holds it; `read_spec` returns an equal spec for it.
-        method: The search method, one of `runs.sweeps.spec.methods.METHODS`.
+        method: The search method, one of `sacristan.runs.sweeps.spec.methods.METHODS`.
         method_options: The options of the method, by their names in Optuna.
-        parameters: By their dotted names, in wandb's order.
         objectives: The metrics to optimize; none in a grid or random search that only tries points.
-        stopping: The rule of early termination, if any.
-        constraints: The limits that solutions must meet.
         run_cap: Maximum number of points; None for no limit.
-        seeds: Number of runs of each point.
         budget_s: Seconds after which no trial starts; None for no limit.
-        name, description, program: The texts of the spec.
         notes: The parts of the spec that have no effect, one sentence each.
         before: The spec that this one extends; None in a sweep that was never extended.
     """
@@ -120,7 +126,7 @@ class Spec:
             Grid(self.parameters, None if self.before is None else self.before.grid) if self.method == "grid" else None
         )
 
-    def listed(self, parameter: Parameter) -> Sequence[Any] | None:
+    def choices_of(self, parameter: Parameter) -> Sequence[Any] | None:
         """Return the values that a parameter is chosen from; None if it is a number from a range."""
         if isinstance(parameter.law, Constant | Integers):
             return None
@@ -143,7 +149,7 @@ class Spec:
         return labels
 
     def _kind(self, parameter: Parameter) -> str:
-        values, law = self.listed(parameter), parameter.law
+        values, law = self.choices_of(parameter), parameter.law
         if values is not None:
             return identity(list(values))
         return f"{type(law).__name__} {law.shape} {law.q is None}" if isinstance(law, Reals) else type(law).__name__
@@ -154,11 +160,7 @@ class Spec:
         return None if self.grid is None else len(self.grid)
 
     def limit(self, count: int | None) -> int | None:
-        """Return the number of points at which the sweep is done; None without a limit.
-
-        Args:
-            count: The limit of the sweep's definition.
-        """
+        """Return the number of points at which the sweep is done, given its `count`; None without a limit."""
         return min((limit for limit in (self.size, self.run_cap, count) if limit is not None), default=None)
 
     @property
@@ -169,8 +171,7 @@ class Spec:
     def is_reached(self, values: Sequence[float]) -> bool:
         """Tell whether a run is good enough to end the search: it reaches every target, and there is at least one.
 
-        Args:
-            values: The run's value for each objective, in the order of `objectives`.
+        `values` are in the order of `objectives`.
         """
         pairs = zip(self.objectives, values, strict=True)
         reached = [objective.is_reached(value) for objective, value in pairs if objective.target is not None]
@@ -188,22 +189,17 @@ def spec_of(definition: Definition) -> Spec:
 def read_spec(source: str | Path | Mapping[str, Any], earlier: Iterable[Mapping[str, Any]] = ()) -> Spec:
     """Read and validate a spec. This starts nothing and loads neither Optuna nor numpy.
 
-    Args:
-        source: A file of YAML or JSON, in the working folder or one of the lab's `configs/sweeps/`; or a mapping of the
-            same form.
-        earlier: The specs that this one extends, the first one first.
-
-    Raises:
-        SweepError: If there is no such file, or the spec is invalid; the message names the file and the key.
+    A file of YAML or JSON is in the working folder or one of the lab's `configs/sweeps/`. `earlier` are the specs that
+    this one extends, the first one first.
     """
     before = None
     for document in earlier:
-        before = _read(plain("", document), before)
+        before = _read(json_value("", document), before)
     if isinstance(source, Mapping):
-        return _read(plain("", source), before)
+        return _read(json_value("", source), before)
     path = find_file(source)
     try:
-        return _read(plain("", _load(path)), before)
+        return _read(json_value("", _load(path)), before)
     except SweepError as error:
         raise SweepError(f"{path}: {error}") from error
 
@@ -212,16 +208,10 @@ def read_over(over: Mapping[str, Any], **others: Any) -> Spec:
     """Read the short form of a spec, its parameters alone: `{lr: [1e-3, 1e-2], dropout: {min: 0.0, max: 0.5}}`.
 
     A list holds the values of a parameter; a mapping is a parameter as in a spec, or holds nested parameters; anything
-    else is a single value. The method is grid, unless `others` names another.
-
-    Args:
-        over: The parameters.
-        **others: Further keys of the spec, such as `metric`; those that are None are left out.
-
-    Raises:
-        SweepError: If the result is no valid spec.
+    else is a single value. The method is grid, unless `others` names another. Those of `others` that are None are left
+    out.
     """
-    parameters = _expanded("over", plain("over", mapping("{lr: [1e-3, 1e-2]}")("over", over)))
+    parameters = _expanded("over", json_value("over", mapping("{lr: [1e-3, 1e-2]}")("over", over)))
     keys = {name: value for name, value in others.items() if value is not None}
     return read_spec({"method": "grid", **keys, "parameters": parameters})
 

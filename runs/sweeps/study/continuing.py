@@ -10,15 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runs.errors import SweepError
-from runs.query.texts import count_text
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.fields import shown
-from runs.sweeps.spec.laws import Constant
-from runs.sweeps.spec.spec import Spec, read_spec, spec_of
-from runs.sweeps.study.home import Home
-from runs.sweeps.study.own_storage import has_study
-from runs.sweeps.study.study import Study
+from sacristan.runs.errors import SweepError
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.fields import shown
+from sacristan.runs.sweeps.spec.laws import Constant
+from sacristan.runs.sweeps.spec.spec import Spec, read_spec, spec_of
+from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.own_storage import has_study
+from sacristan.runs.sweeps.study.study import Study
 
 __all__ = ["join", "retry_failed", "take_up"]
 
@@ -27,20 +27,10 @@ _RETRIES = "retry-"
 
 
 def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
-    """Take up an existing sweep, whose runs use the script and the options of this command from now on.
+    """Continue an existing sweep with this command's script and options; return its definition and notes on changes.
 
     A command with another search space extends the sweep. A command that was given before an extension continues with
-    the present space.
-
-    Args:
-        home: The home of the sweep.
-        wanted: The sweep as the command asks for it: the same experiment, objective, settings and seed.
-
-    Returns:
-        The definition, replaced where the two differ, and notes on the differences.
-
-    Raises:
-        SweepError: If the sweep asks for something else, was tried further than that, or has its study elsewhere.
+    the present space. A different experiment, objective, setting or seed is rejected.
     """
     while True:
         existing = home.definition()
@@ -57,7 +47,7 @@ def take_up(home: Home, wanted: Definition) -> tuple[Definition, list[str]]:
 
 
 def retry_failed(home: Home, definition: Definition) -> list[str]:
-    """Give the failed points of a sweep to agents again, also while agents run; return a note on how many there are."""
+    """Let agents run the failed points of a sweep again, also while agents run; return a note on how many there are."""
     study = Study(home, definition, spec_of(definition))
     name = f"{_RETRIES}{secrets.token_hex(6)}"
     home.beat(name)  # an agent that only gives points back: nobody takes them for abandoned before it leaves
@@ -96,7 +86,7 @@ def _failed(study: Study) -> list[int]:
 
 
 def _check_same(existing: Definition, wanted: Definition) -> None:
-    """Reject a command that asks another question than the sweep does, so that its values could not be compared."""
+    """Reject a command that changes the sweep's question, because its values could not be compared."""
     before, now = spec_of(existing), read_spec(wanted.spec)
     for name, old, new in (
         ("experiment", existing.experiment, wanted.experiment),
@@ -190,8 +180,7 @@ def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
 def _storage(home: Home, found: Definition, wanted: Definition) -> str:
     """Return the storage of the study: a new one if the old one was a mistake, or if the study was copied there.
 
-    Raises:
-        SweepError: If points were tried, and the study is not in the wanted storage.
+    If points were tried and the wanted storage lacks the study, this raises SweepError.
     """
     if wanted.storage in ("", found.storage) or not home.last_claims([0]) or has_study(wanted):
         return wanted.storage or found.storage
@@ -202,16 +191,7 @@ def _storage(home: Home, found: Definition, wanted: Definition) -> str:
 
 
 def join(found: Definition, experiment: str, base: Path) -> list[str]:
-    """Return notes on an agent that is started in another folder than its sweep was.
-
-    Args:
-        found: The sweep.
-        experiment: The name of the experiment that the agent was started by.
-        base: The folder of its sources.
-
-    Raises:
-        SweepError: If the sweep is one of another experiment, or its script is not in that folder.
-    """
+    """Return notes on an agent started in another folder than its sweep; reject one of another experiment or script."""
     if found.experiment != experiment:
         raise SweepError(
             f"sweep.id: got {found.id!r}, a sweep of the experiment {found.experiment!r}, expected one of"

@@ -21,15 +21,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.atomic_file import make_folder, replacing, write_once
-from observers.record.identity import is_alive, lease
-from observers.record.json_text import parse_json
-from observers.record.locking import claimed
-from observers.record.regular_file import read_regular
-from observers.record.stored_files import make_shared
-from runs.errors import SweepError
-from runs.sweeps.spec.definition import Definition
-from runs.work.claims import Claim, Claims, FolderClaims
+from sacristan.observers.record.atomic_file import make_folder, replacing, write_once
+from sacristan.observers.record.identity import is_alive, lease
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.stored_files import make_shared
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.work.claims import Claim, Claims, FolderClaims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -42,12 +42,7 @@ _ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class Home(abc.ABC):
-    """Storage of a sweep.
-
-    Attributes:
-        id: The sweep's.
-        where: What to call the place in messages.
-    """
+    """Storage of a sweep."""
 
     id: str
     where: str
@@ -56,51 +51,28 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def create(self, definition: Definition) -> bool:
-        """Write the definition down, once; of many agents at once, one succeeds.
+        """Store the definition and return True; False if the sweep exists, which stays as it is.
 
-        Args:
-            definition: What the sweep searches, and how its runs are started.
-
-        Returns:
-            False if the sweep exists already; it stays as it is.
-
-        Raises:
-            StoreError: If the database refuses.
+        Of many agents at once, one succeeds.
         """
 
     @abc.abstractmethod
     def definition(self) -> Definition:
-        """Return the definition.
-
-        Raises:
-            SweepError: If there is no such sweep.
-        """
+        """Return the definition."""
 
     @abc.abstractmethod
     def replace(self, definition: Definition, expected: Definition) -> bool:
-        """Replace the definition of a sweep, by one that extends the search or has its code elsewhere.
+        """Replace the definition if it still is `expected`; otherwise change nothing and return False.
 
-        Args:
-            definition: The new definition, of which living agents read the search and the number of points.
-            expected: The present one. Of two processes that extend it at once, one succeeds.
-
-        Returns:
-            False if it is another one by now; then nothing is changed.
-
-        Raises:
-            StoreError: If the database refuses.
+        Living agents read the search and the number of points from the new one.
         """
 
     @abc.abstractmethod
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
         """Return Optuna's storage of the study.
 
-        Args:
-            is_read_only: Whether nothing may be written; then a study of an earlier version is read in its own form,
-                where it is otherwise converted to today's.
-
-        Raises:
-            StoreError: If the database refuses.
+        If `is_read_only`, nothing is written, and a study of an earlier version is read in its own form instead of
+        converted.
         """
 
     def expire(self) -> None:  # noqa: B027, as a file is read each time
@@ -112,44 +84,24 @@ class Home(abc.ABC):
     def next_number(self, start: int, limit: float) -> int | None:
         """Return the number of a point to claim. It is new, except after a power cut: the claim decides.
 
-        Args:
-            start: The least that it may be.
-            limit: The number after the last one.
-
-        Returns:
-            None if all were given out. An agent that got one may have died before its claim.
+        None if all numbers from `start` to below `limit` were given out; an agent that got one may have died before its
+        claim.
         """
 
     @abc.abstractmethod
     def claims(self, number: int, agent: str = "") -> Claims:
-        """Return the claims on a point, whose attempts are numbered from 0; this asks the store nothing yet.
-
-        Args:
-            number: The point's number.
-            agent: Name of the agent that claims are made for; empty to read them.
-        """
+        """Return the claims on a point, numbered from 0, asking no store yet; `agent` is empty to only read them."""
 
     @abc.abstractmethod
     def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
-        """Return the last claims on some points, asking a database once for all of them.
-
-        Args:
-            numbers: Numbers of the points.
-
-        Returns:
-            The claims by number, without points that nobody has claimed.
-
-        Raises:
-            StoreError: If the database refuses.
-        """
+        """Return the last claims on some points, without unclaimed ones, asking a database once for all of them."""
 
     @abc.abstractmethod
     def beat(self, agent: str) -> None:
-        """Write the lease of an agent, which is this process, as of now.
+        """Renew the lease of an agent, which is this process.
 
-        Args:
-            agent: The agent's name. Called every `BEAT_S` seconds; an agent without a beat for ten times as long, or
-                whose process is gone, counts as dead, and its points go to others.
+        Called every `BEAT_S` seconds. An agent without a beat for ten times as long, or whose process is gone, counts
+        as dead, and its points go to others.
         """
 
     @abc.abstractmethod
@@ -158,28 +110,14 @@ class Home(abc.ABC):
 
     @abc.abstractmethod
     def leave(self, agent: str) -> None:
-        """Remove the lease of an agent that ends. Others take over the points that it has left unfinished at once.
-
-        Args:
-            agent: The agent's name; without effect if it has no lease.
-
-        Raises:
-            StoreError: If the database refuses.
-        """
+        """Remove the lease of an agent that ends, if it has one; others take over its unfinished points at once."""
 
     def hurry(self) -> None:  # noqa: B027
-        """Wait no longer for a database that is away: this process is about to end."""
+        """Stop waiting for a database that is away: this process is about to end."""
 
     @abc.abstractmethod
     def stop(self, wanted: bool = True) -> None:
-        """Let agents finish their current trials and start no more, or let them start trials again.
-
-        Args:
-            wanted: Whether to stop; False continues a sweep that was stopped.
-
-        Raises:
-            StoreError: If the database refuses.
-        """
+        """Let agents finish their current trials and start no more; `wanted=False` continues a stopped sweep."""
 
     @property
     @abc.abstractmethod
@@ -197,12 +135,7 @@ class Home(abc.ABC):
 def folder_of(base: Path, id: str) -> Path:
     """Return the folder of a sweep, which need not exist.
 
-    Args:
-        base: The folder that its runs are recorded below.
-        id: The sweep's id.
-
-    Raises:
-        SweepError: If the id has other characters than letters, digits, hyphens and underscores, or more than 64.
+    An id of other characters than letters, digits, hyphens and underscores, or of more than 64, raises SweepError.
     """
     if not _ID.fullmatch(id):
         raise SweepError(f"sweep.id: got {id!r}, expected letters, digits, hyphens and underscores, at most 64")
@@ -210,12 +143,7 @@ def folder_of(base: Path, id: str) -> Path:
 
 
 class FolderHome(Home):
-    """A sweep in a folder.
-
-    Args:
-        base: The folder that its runs are recorded below.
-        id: The sweep's.
-    """
+    """A sweep in a folder."""
 
     def __init__(self, base: Path, id: str) -> None:
         self.id = id
@@ -252,7 +180,7 @@ class FolderHome(Home):
         return Definition.of(document, str(self._definition))
 
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
-        from runs.sweeps.study.journals import file_storage
+        from sacristan.runs.sweeps.study.journals import file_storage
 
         return file_storage(self.folder / "study.journal")
 

@@ -17,9 +17,9 @@ from typing import Any
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from observers.record.atomic_file import sync_file
-from observers.record.locking import claimed
-from runs.errors import SweepError
+from sacristan.observers.record.atomic_file import sync_file
+from sacristan.observers.record.locking import claimed
+from sacristan.runs.errors import SweepError
 
 __all__ = ["file_storage"]
 

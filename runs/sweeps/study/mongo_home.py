@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 from pymongo import ReturnDocument
 from pymongo.errors import PyMongoError
 
-from observers.mongo.destination import Destination
-from observers.mongo.layout import Collections, Document
-from observers.record.identity import lease
-from runs.errors import SweepError
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.study.home import BEAT_S, Home
-from runs.sweeps.study.outages import Outages
-from runs.work.claims import Claim, Claims
+from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.observers.record.identity import lease
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.study.home import BEAT_S, Home
+from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.work.claims import Claim, Claims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-    from runs.sweeps.study.mongo_storage import MongoStorage
+    from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
 
 __all__ = ["MongoHome", "sweep_ids"]
 
@@ -32,10 +32,6 @@ _ANSWER_MS = 5_000
 
 class MongoHome(Home):
     """A sweep in the collections `sweeps`, `sweep_claims`, `sweep_agents` and `sweep_trials` of a database.
-
-    Args:
-        destination: The database.
-        id: The sweep's.
 
     Raises:
         StoreError: If the server refuses.
@@ -85,7 +81,7 @@ class MongoHome(Home):
         return Definition.of(document, self.where)
 
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
-        from runs.sweeps.study.mongo_storage import MongoStorage, convert_journal, journal_storage
+        from sacristan.runs.sweeps.study.mongo_storage import MongoStorage, convert_journal, journal_storage
 
         storage = MongoStorage(self._parts, self.id, self._outages)
         if not storage.get_all_studies():
@@ -198,10 +194,6 @@ def _claim(entry: Document) -> Claim:
 
 
 def sweep_ids(destination: Destination) -> list[str]:
-    """Return the ids of all sweeps in a database.
-
-    Raises:
-        StoreError: If the server refuses.
-    """
+    """Return the ids of all sweeps in a database."""
     with contextlib.closing(MongoHome(destination, "")) as home:
         return home.ids()

@@ -26,9 +26,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from pymongo import ReturnDocument
 from pymongo.collection import Collection
 
-from observers.mongo.layout import Collections
-from runs.sweeps.study.outages import Outages
-from runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER
+from sacristan.observers.mongo.layout import Collections
+from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER
 
 __all__ = ["MongoStorage", "convert_journal", "journal_storage"]
 
@@ -49,8 +49,6 @@ class MongoStorage(BaseStorage):
 
     Args:
         collections: Where the documents are: in `sweep_trials`, which may hold many studies.
-        name: Name of the study.
-        outages: Asks the database.
     """
 
     def __init__(self, collections: Collections, name: str, outages: Outages) -> None:
@@ -63,7 +61,7 @@ class MongoStorage(BaseStorage):
         self._read_at = -math.inf
 
     def _confirmed(self) -> Collection[dict[str, Any]]:
-        """Return the collection for writes, which others rely on; to be called in questions, as it asks the server."""
+        """Return the collection for writes that others rely on; call it within questions, as it asks the server."""
         return self._collections.confirmed.sweep_trials
 
     def expire(self) -> None:
@@ -183,9 +181,7 @@ class MongoStorage(BaseStorage):
     def _change(self, trial_id: int, change: Mapping[str, Any], states: Sequence[str] = tuple(_UNFINISHED)) -> bool:
         """Change a trial that is in one of some states; return whether it was.
 
-        Raises:
-            UpdateFinishedTrialError: If it is finished.
-            KeyError: If there is none.
+        As Optuna expects, this raises UpdateFinishedTrialError for a finished trial, and KeyError if there is none.
         """
         wanted = {"_id": self._id(trial_id), "state": {"$in": list(states)}}
         after = ReturnDocument.AFTER

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pymongo.collection import Collection
 from pymongo.errors import ConnectionFailure, DuplicateKeyError, PyMongoError
 
-from observers.mongo.destination import explain, is_unconfirmed
-from runs.errors import StoreError
+from sacristan.observers.mongo.destination import explain, is_unconfirmed
+from sacristan.runs.errors import StoreError
 
 __all__ = ["Outages"]
 
@@ -42,11 +42,8 @@ class Outages:
     def ask(self, question: Callable[[], _T]) -> _T:
         """Ask the database, again while it cannot be reached, and return its answer.
 
-        Args:
-            question: Asks the database. It may be called again after an answer was lost, so it must allow for that.
-
-        Raises:
-            StoreError: If the server refuses, or has never answered.
+        `question` may be called again after an answer was lost, so it must allow for that. StoreError means that the
+        server refuses, or has never answered.
         """
         is_away = False
         patience = time.monotonic() + _FIRST_ANSWER_S
@@ -70,18 +67,7 @@ class Outages:
                 return answer
 
     def insert(self, collection: Callable[[], Collection[dict[str, Any]]], document: dict[str, Any]) -> bool:
-        """Insert a document.
-
-        Args:
-            collection: Returns the collection, which confirms writes.
-            document: The document, with its `_id`.
-
-        Returns:
-            False if a document with this `_id` exists, perhaps from a first try whose answer was lost.
-
-        Raises:
-            StoreError: If the server refuses, or has never answered.
-        """
+        """Insert a document; False if one with its `_id` exists, perhaps from a first try whose answer was lost."""
 
         def insert() -> bool:
             try:
@@ -95,14 +81,13 @@ class Outages:
         return self.ask(insert)
 
     def hurry(self) -> None:
-        """Wait no more: this process is about to end."""
+        """Stop waiting, because this process is about to end."""
         self._is_hurried = True
 
     def let_others_beat(self, seconds: float) -> None:
         """Wait until others had time to renew their leases after an outage, before anybody judges these.
 
-        Args:
-            seconds: Time after the end of the last outage; without an outage since the last call this does not wait.
+        `seconds` count from the end of the last outage; without one since the last call, this does not wait.
         """
         if self._over is not None and not self._is_hurried:
             time.sleep(max(self._over + seconds - time.monotonic(), 0))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler
 
-from runs.sweeps.study.points import QUANTILE
+from sacristan.runs.sweeps.study.points import QUANTILE
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -30,11 +30,7 @@ class _IndependentSampler(BaseSampler):
 
 
 class FixedSampler(_IndependentSampler):
-    """Suggests given values.
-
-    Args:
-        values: By the names of the parameters.
-    """
+    """Suggests given values, by the names of the parameters."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -53,9 +49,6 @@ class QuasiRandomSampler(_IndependentSampler):
 
     Args:
         names: All parameters, each a dimension of the sequence.
-        number: Of the point.
-        seed: What the sequence is scrambled by.
-        qmc_type: `sobol` or `halton`.
         scramble: Whether to scramble; a Sobol sequence that is not begins in a corner.
     """
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from runs.errors import RunsError, SweepError, needing_extra
-from runs.sweeps.spec.definition import Definition
+from sacristan.runs.errors import RunsError, SweepError, needing_extra
+from sacristan.runs.sweeps.spec.definition import Definition
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -24,15 +24,7 @@ __all__ = ["check_storage", "has_study", "own_storage", "shared_storage"]
 
 
 def shared_storage(url: str) -> BaseStorage:
-    """Return the storage of a URL as agents open it.
-
-    Args:
-        url: URL of an Optuna storage, such as `sqlite:///study.db`. Connections to a SQLite file are closed after each
-            use.
-
-    Raises:
-        SweepError: If it cannot be opened.
-    """
+    """Return the storage of a URL as agents open it; connections to a SQLite file are closed after each use."""
     from optuna.exceptions import OptunaError
     from optuna.storages import RDBStorage
     from sqlalchemy.exc import SQLAlchemyError
@@ -51,30 +43,13 @@ def shared_storage(url: str) -> BaseStorage:
 
 
 def check_storage(definition: Definition) -> None:
-    """Reject a definition that keeps its study in a storage that cannot be opened.
-
-    Args:
-        definition: The sweep; one without a `storage`, whose study is kept beside the runs, is accepted.
-
-    Raises:
-        SweepError: If it cannot be opened.
-    """
+    """Reject a `storage` that cannot be opened; a definition without one keeps its study beside the runs."""
     if definition.storage:
         shared_storage(definition.storage)
 
 
 def has_study(definition: Definition) -> bool:
-    """Tell whether the storage that a sweep names has its study.
-
-    Args:
-        definition: The sweep, with a `storage`.
-
-    Returns:
-        True if a study has the name of the sweep there, such as one that was copied from another storage.
-
-    Raises:
-        SweepError: If it cannot be opened.
-    """
+    """Tell whether the storage that a sweep names has its study, such as one copied from another storage."""
     import optuna
 
     return definition.id in optuna.get_all_study_names(shared_storage(definition.storage))
@@ -82,16 +57,7 @@ def has_study(definition: Definition) -> bool:
 
 @contextlib.contextmanager
 def own_storage(definition: Definition, folders: Sequence[Path]) -> Iterator[BaseStorage]:
-    """Open the storage of a sweep's own, a SQLite file.
-
-    Args:
-        definition: The sweep, with a `storage`.
-        folders: The file must lie in one of them, or below.
-
-    Raises:
-        MissingExtraError: If Optuna is not installed.
-        SweepError: If it is no such file, or it cannot be read.
-    """
+    """Open the storage of a sweep's own, a SQLite file in one of the `folders`, or below."""
     path = _path(definition, folders)
     with needing_extra("sweeps", "a sweep"):
         from optuna.exceptions import StorageInternalError

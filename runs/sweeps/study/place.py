@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from observers.mongo.destination import Destination
-from runs.sweeps.study.home import FolderHome, Home, folder_of
+from sacristan.observers.mongo.destination import Destination
+from sacristan.runs.sweeps.study.home import FolderHome, Home, folder_of
 
 __all__ = ["Place"]
 
@@ -26,19 +26,11 @@ class Place:
     destination: Destination | None = None
 
     def home(self, id: str) -> Home:
-        """Return the home of a sweep, which need not exist yet; close it when done.
-
-        Args:
-            id: The sweep's id.
-
-        Raises:
-            SweepError: If the id has other characters than letters, digits, hyphens and underscores.
-            StoreError: If the database refuses.
-        """
+        """Return the home of a sweep, which need not exist yet; close it when done. Invalid ids raise SweepError."""
         folder_of(self.base, id)
         if self.destination is None:
             return FolderHome(self.base, id)
-        from runs.sweeps.study.mongo_home import MongoHome
+        from sacristan.runs.sweeps.study.mongo_home import MongoHome
 
         return MongoHome(self.destination, id)
 
@@ -46,7 +38,7 @@ class Place:
         """Return the ids of all sweeps that are kept there."""
         if self.destination is None:
             return sorted(path.parent.name for path in (self.base / "sweeps").glob("*/sweep.json"))
-        from runs.sweeps.study.mongo_home import sweep_ids
+        from sacristan.runs.sweeps.study.mongo_home import sweep_ids
 
         return sweep_ids(self.destination)
 

@@ -7,11 +7,11 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import identity
-from runs.sweeps.spec.laws import Constant, Integers, Reals
-from runs.sweeps.spec.parameters import Parameter
-from runs.sweeps.spec.spec import Spec
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import identity
+from sacristan.runs.sweeps.spec.laws import Constant, Integers, Reals
+from sacristan.runs.sweeps.spec.parameters import Parameter
+from sacristan.runs.sweeps.spec.spec import Spec
 
 if TYPE_CHECKING:
     from optuna import Trial
@@ -37,15 +37,9 @@ QUANTILE = " (quantile)"
 
 
 def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
-    """Return a point of a grid.
+    """Return a point of a grid, by its number from 0 to `spec.size` - 1, in wandb's order.
 
-    Args:
-        spec: One with the method grid.
-        number: From 0 to `spec.size` - 1, in wandb's order; the points of an extension follow those before it.
-        seed: What the order derives from, if the spec has `order: random`.
-
-    Raises:
-        SweepError: If the spec has no such point.
+    The points of an extension follow those before it. The `seed` matters only for a spec with `order: random`.
     """
     if spec.grid is None or not 0 <= number < len(spec.grid):
         raise SweepError(f"got the point {number}, expected one of the {spec.size or 0} points of the grid")
@@ -80,10 +74,6 @@ def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
     Laws that Optuna has are suggested as they are, under the parameter's label. Of others, such as `normal`, a quantile
     is suggested, under the label with `QUANTILE` behind. Values that no storage holds, such as lists, are suggested as
     JSON.
-
-    Args:
-        spec: The spec.
-        trial: A running trial, whose sampler is one of `make_sampler` or any other one.
     """
     point: dict[str, Any] = {}
     for parameter in in_order(spec):
@@ -94,7 +84,7 @@ def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
 
 def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
     name, law = spec.labels[parameter.name], parameter.law
-    values = spec.listed(parameter)
+    values = spec.choices_of(parameter)
     if values is not None:
         given = choices(values)
         return values[given.index(trial.suggest_categorical(name, given))]

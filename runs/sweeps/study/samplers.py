@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import needing_extra
-from runs.sweeps.spec.fields import identity
-from runs.sweeps.spec.laws import Choice, Constant, Reals
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.points import choices, grid_point, position_of
+from sacristan.runs.errors import needing_extra
+from sacristan.runs.sweeps.spec.fields import identity
+from sacristan.runs.sweeps.spec.laws import Choice, Constant, Reals
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.points import choices, grid_point, position_of
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -31,11 +31,7 @@ def without_experimental_warnings() -> Iterator[None]:
 
 
 def check_extra(spec: Spec) -> None:
-    """Ask for the packages that a sweep needs, before anything is started.
-
-    Raises:
-        MissingExtraError: If Optuna, or what the method needs, is not installed.
-    """
+    """Ask for the packages that a sweep needs, before anything is started."""
     with needing_extra("sweeps", "a sweep"):
         import optuna  # noqa: F401
     make_sampler(spec, 0, 0)
@@ -59,16 +55,8 @@ def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:
     """Return the sampler for one trial.
 
     It has no memory of its own: what it suggests depends on the study's trials, the seed and the number. So one agent
-    with one seed suggests the same points again, after an interruption as well.
-
-    Args:
-        spec: The spec. Of a grid the sampler gives the point `number`.
-        seed: The sweep's, at least 0.
-        number: The trial's.
-
-    Raises:
-        MissingExtraError: If Optuna, or what the method needs, is not installed.
-        SweepError: If a grid has no such point.
+    with one seed suggests the same points again, after an interruption as well. For a grid, it suggests the point
+    `number`.
     """
     with needing_extra("sweeps", f"the method {spec.method}"), without_experimental_warnings():
         return _make(spec, seed, number)
@@ -81,7 +69,7 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
     own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
     options = dict(spec.method_options)
     if spec.grid is not None:
-        from runs.sweeps.study.own_samplers import FixedSampler
+        from sacristan.runs.sweeps.study.own_samplers import FixedSampler
 
         return FixedSampler(_on_grid(spec, grid_point(spec, number, seed)))
     if spec.method == "random":
@@ -98,7 +86,7 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
 
         return samplers.CmaEsSampler(seed=own, warn_independent_sampling=False, **options)
     if spec.method == "qmc":
-        from runs.sweeps.study.own_samplers import QuasiRandomSampler
+        from sacristan.runs.sweeps.study.own_samplers import QuasiRandomSampler
 
         searched = [name for name, parameter in spec.parameters.items() if not isinstance(parameter.law, Constant)]
         names = [spec.labels[name] for name in searched]
@@ -110,23 +98,19 @@ def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
     """Return what is to be suggested at a point of the grid, by label."""
     found = {}
     for name, value in point.items():
-        values = spec.listed(spec.parameters[name])
+        values = spec.choices_of(spec.parameters[name])
         found[spec.labels[name]] = value if values is None else choices(values)[position_of(values, value)]
     return found
 
 
 def make_pruner(spec: Spec) -> BasePruner | None:
-    """Return the pruner that decides which runs end early; None if the spec ends none early.
-
-    Raises:
-        MissingExtraError: If Optuna is not installed.
-    """
+    """Return the pruner that decides which runs end early; None if the spec ends none early."""
     if spec.stopping is None:
         return None
     with needing_extra("sweeps", "early_terminate"):
         from optuna import pruners
 
-        from runs.sweeps.spec.hyperband import Hyperband
+        from sacristan.runs.sweeps.spec.hyperband import Hyperband
     options = spec.stopping.options
     with without_experimental_warnings():
         if spec.stopping.name == "hyperband":

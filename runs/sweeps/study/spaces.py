@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from runs.sweeps.spec.fields import identity
-from runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
-from runs.sweeps.spec.parameters import Parameter
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.points import QUANTILE, choices, in_order
+from sacristan.runs.sweeps.spec.fields import identity
+from sacristan.runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
+from sacristan.runs.sweeps.spec.parameters import Parameter
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.points import QUANTILE, choices, in_order
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -28,14 +28,9 @@ _BISECTIONS = 60
 
 
 def expressed(spec: Spec, point: Mapping[str, Any]) -> dict[str, tuple[Any, BaseDistribution]] | None:
-    """Return what a sampler would have suggested for a point, by label, and the distributions.
+    """Return what a sampler would have suggested for a point of any version, by label, and the distributions.
 
-    Args:
-        spec: The spec whose parameters and labels count.
-        point: A point of any version.
-
-    Returns:
-        None if the space of the spec does not have the point.
+    None if the space of the spec does not have the point.
     """
     found = {}
     active = [parameter for parameter in in_order(spec) if parameter.is_active(point)]
@@ -56,7 +51,7 @@ def expressed(spec: Spec, point: Mapping[str, Any]) -> dict[str, tuple[Any, Base
 
 def _suggestion(spec: Spec, parameter: Parameter, value: Any) -> tuple[str, Any, BaseDistribution] | None:
     """Return how the name of a suggestion ends, its value and its distribution."""
-    values, law = spec.listed(parameter), parameter.law
+    values, law = spec.choices_of(parameter), parameter.law
     if values is not None:
         place = _place(values, value)
         given = choices(values)
@@ -99,9 +94,6 @@ class InSpace:
     What samplers keep for themselves belongs to one version: the state of CMA-ES, and the generations of NSGA-II.
 
     Args:
-        storage: The storage.
-        spec: The version of the sampler.
-        version_of: Returns the version that a trial was chosen in.
         point_of: Returns the point of a trial; None if it is not whole.
     """
 

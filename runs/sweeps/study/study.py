@@ -15,14 +15,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from runs.errors import SweepError, needing_extra
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.objectives import violations
-from runs.sweeps.spec.spec import Spec, spec_of
-from runs.sweeps.study.home import Home
-from runs.sweeps.study.own_storage import shared_storage
-from runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
-from runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
+from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.objectives import violations
+from sacristan.runs.sweeps.spec.spec import Spec, spec_of
+from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.own_storage import shared_storage
+from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
+from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 if TYPE_CHECKING:
     import optuna
@@ -40,15 +40,12 @@ class Point:
     """A point that was tried, is being tried, or is about to be.
 
     Attributes:
-        number: Its number, from 0.
-        parameters: Settings by dotted key.
         state: RUNNING, COMPLETE, PRUNED or FAIL.
         values: What the objectives came to, in their order; empty as long as that is not known.
         reports: Values of the first objective that were reported, by step.
         excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
         duration_s: Seconds from when it was taken to its end; None as long as it has none.
         notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
-        version: The version of the sweep that it was chosen in.
         first_attempt: The attempt that counts as the first: above 0 if it failed earlier, and runs again.
     """
 
@@ -80,13 +77,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """Progress of a sweep.
-
-    Attributes:
-        num_taken: Points that were ever taken.
-        unfinished: Numbers of those that are not finished.
-        counts: How many have ended, by state.
-    """
+    """Progress of a sweep: the number of points ever taken, the unfinished ones, and how many have ended, by state."""
 
     num_taken: int
     unfinished: frozenset[int]
@@ -97,15 +88,11 @@ class Study:
     """The study of a sweep.
 
     Args:
-        home: Where the sweep lives.
-        definition: What it is.
-        spec: Its spec.
         is_read_only: Whether nothing is written, not even that it is opened.
         storage: Where the study is; None for where the definition says.
 
     Attributes:
         definition, spec: The sweep, as of the last `renew`.
-        optuna: Optuna's study.
         prunes: Whether points are given up before their end.
         draws_alone: Whether points are chosen without reading others.
     """
@@ -211,26 +198,14 @@ class Study:
         return self._point(self._trial(number)) if self.has(number) else None
 
     def finished_as(self, point: Point) -> Point | None:
-        """Return a complete point with the same parameters as another one, whose values hold for both.
-
-        Args:
-            point: The other point.
-
-        Returns:
-            None if there is none among the points that this study has read.
-        """
+        """Return a complete point with the same parameters, whose values hold for both; None if none is known here."""
         number = self._complete.get(_key(point.parameters))
         return None if number is None or number == point.number else self.point(number)
 
     def take(self, number: int) -> Point:
         """Return a point with its parameters, which are chosen now unless another agent has chosen them.
 
-        Args:
-            number: The point's number. The caller holds its claim, and has read the study since then, so that what an
-                earlier agent chose is known.
-
-        Raises:
-            RunsError: If the study cannot be read or written.
+        The caller holds its claim, and has read the study since then, so that what an earlier agent chose is known.
         """
         import optuna
 
@@ -238,7 +213,7 @@ class Study:
             self._add(number)
         trial = self._trial(number)
         if self._parameters(trial) is None:
-            from runs.sweeps.study.spaces import InSpace
+            from sacristan.runs.sweeps.study.spaces import InSpace
 
             spec = self._spec_of(trial)
             # A copy for each: a study remembers what it has seen of the trials until its next `ask`, its copy does not.
@@ -253,10 +228,8 @@ class Study:
     def retry(self, number: int, attempt: int) -> None:
         """Let agents run a failed point again, as a further trial with its parameters.
 
-        Args:
-            number: The point's number.
-            attempt: The attempt that the caller has claimed. The agents' first one follows it; runs of earlier attempts
-                that failed do not count any more.
+        The agents' first attempt follows `attempt`, which the caller has claimed; earlier runs that failed no longer
+        count.
         """
         from optuna.trial import TrialState, create_trial
 
@@ -271,37 +244,19 @@ class Study:
         self._storage.create_new_trial(self._study_id, trial)
 
     def report(self, number: int, step: int, value: float) -> bool:
-        """Note a reported value of the first objective.
-
-        Args:
-            number: The point's number.
-            step: When it was reported.
-            value: The value.
-
-        Returns:
-            Whether the rule of early termination gives the point up; always False without one.
-        """
+        """Store a reported value of the first objective, and return whether early termination ends the point."""
         self._storage.set_trial_intermediate_value(self._ids[number], step, value)
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
-        """Complete a point without running it, because a complete one has the same parameters.
+        """Complete a point without running it, with the values of a complete one that has the same parameters.
 
-        Args:
-            number: The point's number.
-            same: The complete point, whose values it takes; its number is noted as `same_as`.
+        The other one's number is stored as `same_as`.
         """
         self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
 
     def give_back(self, number: int) -> None:
-        """Note that the agent of a point was interrupted, so that this attempt does not count as killed.
-
-        Args:
-            number: The point's number; a finished point stays as it is.
-
-        Raises:
-            RunsError: If the study cannot be written.
-        """
+        """Note that the agent of an unfinished point was interrupted, so that this attempt does not count as a kill."""
         from optuna.exceptions import UpdateFinishedTrialError
 
         trial = self._trial(number)
@@ -317,17 +272,9 @@ class Study:
         measured: Mapping[str, float] | None = None,
         **notes: Any,
     ) -> None:
-        """Note what came of a point; one that is finished stays as it is.
+        """End a point as COMPLETE, PRUNED or FAIL; one that is finished stays as it is.
 
-        Args:
-            number: Its number.
-            state: COMPLETE, PRUNED or FAIL.
-            values: What the objectives came to.
-            measured: Metrics by name, for the constraints.
-            **notes: What else is to be noted.
-
-        Raises:
-            SweepError: If a metric that a constraint names was not measured.
+        If a metric that a constraint names is not in `measured`, this raises SweepError.
         """
         excess = {} if measured is None else violations(self.spec.constraints, measured)
         self._finish(number, state, values, excess, notes)

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from observers.record.identity import RECORD_TO_VARIABLE
-from runs.errors import LaunchError, StoreError
-from runs.query.texts import is_number
-from runs.rerun.launching import Launch
-from runs.rerun.resuming import resume_launch
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.sweeps.spec.definition import Definition
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.runs.errors import LaunchError, StoreError
+from sacristan.runs.query.texts import is_number
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.resuming import resume_launch
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.sweeps.spec.definition import Definition
 
 __all__ = ["base_metric", "earlier_run", "objective_value", "resumed", "setting_text", "trial_launch"]
 
@@ -30,15 +30,7 @@ _STATISTICS = ("last", "min", "max", "mean")
 def trial_launch(
     definition: Definition, settings: Mapping[str, Any], base: Path, options: Sequence[str], environment: dict[str, str]
 ) -> Launch:
-    """Return how a run of a sweep is started.
-
-    Args:
-        definition: The sweep.
-        settings: Those of the point, by dotted key.
-        base: The folder to record below.
-        options: Further options of the experiment's command line.
-        environment: Variables to set.
-    """
+    """Return how a run of a sweep starts with a point's settings, given by dotted key."""
     how = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
     fixed = [word for word in definition.settings if word.partition("=")[0] not in settings]
     words = [*fixed, *(f"{key}={setting_text(value)}" for key, value in settings.items())]
@@ -50,7 +42,7 @@ def trial_launch(
 
 
 def setting_text(value: Any) -> str:
-    """Return a value as it is written on the command line, so that Sacred reads the same value back."""
+    """Return a value as the command line needs it, so that Sacred reads the same value back."""
     if not isinstance(value, str):
         return _literal(value)
     if value != value.strip():
@@ -65,7 +57,7 @@ def setting_text(value: Any) -> str:
 
 
 def _literal(value: Any) -> str:
-    """Return a value as Python's literals have it, which are without a word for infinity."""
+    """Return a value as a Python literal, which has no word for infinity."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_literal, value))}]"
     if isinstance(value, Mapping):
@@ -76,20 +68,7 @@ def _literal(value: Any) -> str:
 
 
 def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:
-    """Return the newest run of a point.
-
-    Args:
-        store: Where the runs are recorded.
-        sweep: The sweep's id.
-        point: The point's number.
-        seed: The seed, if the point runs with several; None otherwise.
-
-    Returns:
-        None if there is none.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Return the newest run of a point, None if there is none; the seed counts only if the point has several seeds."""
     wanted: list[tuple[str, str, Any]] = [("meta.sweep.id", "=", sweep), ("meta.sweep.trial", "=", point)]
     found: list[Run] = store.find(wanted)
     if seed is not None:
@@ -98,14 +77,9 @@ def earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run |
 
 
 def resumed(run: Run, definition: Definition) -> Launch | None:
-    """Return how the script of a sweep resumes a run from its newest state.
+    """Return how the script of a sweep resumes an ended run from its newest state.
 
-    Args:
-        run: The run, which has ended.
-        definition: The sweep, with its script where it lies on this machine.
-
-    Returns:
-        None if the run has no state on this machine, or cannot be resumed, of which a warning gives the reason.
+    None if the run has no state on this machine, or cannot be resumed; a warning gives the reason for the latter.
     """
     try:
         if not list(run.checkpoints):
@@ -117,11 +91,9 @@ def resumed(run: Run, definition: Definition) -> Launch | None:
 
 
 def objective_value(run: Run, name: str) -> float | str:
-    """Return the value of a run in an objective; a text explains a missing one.
+    """Return the value of an ended run in an objective; a text explains a missing one.
 
-    Args:
-        run: A run that has ended.
-        name: `result`, `result.NAME`, a metric (its last value), or a metric and a statistic: `val/loss.min`.
+    The objective is `result`, `result.NAME`, a metric (its last value), or a metric and a statistic: `val/loss.min`.
     """
     if name == "result" or name.startswith("result."):
         value = run.get(name)

@@ -5,25 +5,17 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from observers.mongo.delivery import noted_delivery
-from observers.mongo.destination import read_destination
-from runs.stores.opening import open_store
-from runs.sweeps.study.place import Place
-from runs.transfer.syncing import deliveries
+from sacristan.observers.mongo.delivery import noted_delivery
+from sacristan.observers.mongo.destination import read_destination
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.transfer.syncing import deliveries
 
 __all__ = ["deliver", "undelivered_lines"]
 
 
 def deliver(place: Place, id: str) -> None:
-    """Deliver the ended runs of a sweep that are on this machine, as far as the database takes them.
-
-    Args:
-        place: Where the sweep is kept; without a database there is nothing to deliver.
-        id: The sweep's id.
-
-    Raises:
-        StoreError: If the folder of runs cannot be read.
-    """
+    """Deliver the ended runs of a sweep on this machine, as far as the database, if there is one, takes them."""
     if place.destination is not None:
         label = place.destination.label
         left = [folder for folder, where in _undelivered(place.base, id).items() if where == label]
@@ -32,21 +24,13 @@ def deliver(place: Place, id: str) -> None:
 
 
 def undelivered_lines(place: Place, id: str) -> list[str]:
-    """Return a line with the number of a sweep's runs that only this machine has, and how to deliver them.
-
-    Args:
-        place: Where the sweep is kept, with the folder of its runs.
-        id: The sweep's id.
-
-    Returns:
-        One line, or none if all ended runs are delivered.
-    """
+    """Return a line with the number of ended runs that only this machine has, and how to deliver them; none if zero."""
     found = _undelivered(place.base, id)
     if not found:
         return []
     runs = f"{len(found)} runs are" if len(found) > 1 else "1 run is"
     where = ", ".join(dict.fromkeys(found.values()))
-    return [f"{runs} not delivered to MongoDB at {where}; deliver: python -m runs sync {place.base}"]
+    return [f"{runs} not delivered to MongoDB at {where}; deliver: sacristan sync {place.base}"]
 
 
 def _undelivered(base: Path, id: str) -> dict[Path, str]:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from runs.errors import MissingExtraError, SweepError
-from runs.query.names import SWEEP
-from runs.stores.run import Run
-from runs.stores.store import Store
-from runs.sweeps.views.reading import SweepReader
-from runs.sweeps.views.status import status_lines
-from runs.work.watching import Notice, RecentRuns
+from sacristan.runs.errors import MissingExtraError, SweepError
+from sacristan.runs.query.names import SWEEP
+from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.store import Store
+from sacristan.runs.sweeps.views.reading import SweepReader
+from sacristan.runs.sweeps.views.status import status_lines
+from sacristan.runs.work.watching import Notice, RecentRuns
 
 __all__ = ["Digests"]
 
@@ -19,7 +19,6 @@ class Digests:
     """Digests of the sweeps beside the runs of a store.
 
     Args:
-        store: The store.
         tell: Takes a line about a sweep that cannot be read.
     """
 
@@ -29,12 +28,7 @@ class Digests:
         self._problems: set[str] = set()
 
     def notices(self, recent: RecentRuns, known: Iterable[tuple[str, str]] = ()) -> list[Notice]:
-        """Return a digest of each sweep that is done, told once for each last run.
-
-        Args:
-            recent: The runs to look at.
-            known: Keys of notices to leave out.
-        """
+        """Return a digest of each sweep that is done, once for each last run; keys in `known` are left out."""
         known = set(known)
         by_sweep: dict[str, list[Run]] = {}
         for run in recent.runs:

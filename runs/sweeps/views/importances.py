@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from runs.errors import needing_extra
-from runs.sweeps.study.samplers import without_experimental_warnings
+from sacristan.runs.errors import needing_extra
+from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -26,18 +26,9 @@ FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
 def importances_over(
     settings: Mapping[str, Sequence[float | str]], results: Sequence[float]
 ) -> dict[str, dict[str, float]]:
-    """Estimate the share of each setting in the variation of a result over any runs.
+    """Estimate the share of each setting in the variation of a finite result over any runs.
 
-    Args:
-        settings: The values of each setting, one for each run: numbers, or texts.
-        results: The result of each run, finite.
-
-    Returns:
-        By the name of the method, the share of each setting, estimated from 500 runs at most. Empty if there are fewer
-        than three runs, or all results are equal.
-
-    Raises:
-        MissingExtraError: If Optuna or scikit-learn is not installed.
+    Returns the shares by method and setting, from 500 runs at most; nothing for fewer than three runs or equal results.
     """
     with needing_extra("sweeps", "importances"), without_experimental_warnings():
         import optuna
@@ -67,16 +58,9 @@ def _distribution(values: Sequence[float | str]) -> BaseDistribution:
 def importances_among(
     study: Study, complete: tuple[FrozenTrial, ...], parameters: tuple[str, ...], place: int
 ) -> dict[str, dict[str, float]]:
-    """Estimate the share of each parameter in the variation of an objective.
+    """Estimate the share of each parameter in the variation of an objective, as `importances_over`.
 
-    Args:
-        study: The study.
-        complete: The trials to use, each with values and all of the parameters; 500 of more are used.
-        parameters: Names of the parameters.
-        place: Position of the objective.
-
-    Returns:
-        As `importances_over`.
+    Each trial has values and all of the parameters; `place` is the objective's position.
     """
     from optuna import importance
 
@@ -97,16 +81,7 @@ def importances_among(
 
 
 def thinned(study: Study, trials: tuple[FrozenTrial, ...], num: int) -> tuple[Study, tuple[FrozenTrial, ...]]:
-    """Choose some trials, spread evenly from the first to the last.
-
-    Args:
-        study: The study of the trials.
-        trials: The trials, in order.
-        num: Maximum number to choose, at least 2.
-
-    Returns:
-        A study of the chosen trials, and these; the arguments themselves if there are no more than `num`.
-    """
+    """Return at most `num` trials (2 or more), spread evenly from the first to the last, and a study of these."""
     import optuna
 
     if len(trials) <= num:

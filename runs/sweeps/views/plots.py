@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.atomic_file import make_folder, replacing
-from runs.errors import PlotError, naming_os_errors, needing_extra
-from runs.query.texts import count_text
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.samplers import without_experimental_warnings
-from runs.sweeps.views.importances import thinned
-from runs.sweeps.views.readable import Readable, make_readable, most_important
+from sacristan.observers.record.atomic_file import make_folder, replacing
+from sacristan.runs.errors import PlotError, naming_os_errors, needing_extra
+from sacristan.runs.query.texts import count_text
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
+from sacristan.runs.sweeps.views.importances import thinned
+from sacristan.runs.sweeps.views.readable import Readable, make_readable, most_important
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -50,23 +50,10 @@ _PAGE = """<!DOCTYPE html>
 
 
 def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None) -> list[Path]:
-    """Draw a study: `sweep.html` with all plots, and a PNG file of each.
+    """Draw a study as `sweep.html` with all plots, and a PNG file of each; return the files, the page first.
 
     Plots that the study has no values for, such as contours of a single parameter, are left out. Existing files are
-    replaced.
-
-    Args:
-        study: The study, running or ended.
-        folder: The folder of the files; created if it does not exist.
-        title: The title above all plots.
-        spec: The spec of the study, to draw values instead of quantiles, and metrics by their names.
-
-    Returns:
-        The files, the page first.
-
-    Raises:
-        MissingExtraError: If Optuna, plotly or matplotlib is not installed.
-        PlotError: If no trial has ended yet, or a file cannot be written.
+    replaced. Without a `spec`, quantiles are drawn instead of values. If no trial has ended, this raises PlotError.
     """
     with needing_extra("sweeps", "a plot of a sweep"), without_experimental_warnings():
         import matplotlib  # noqa: F401, needed by the pictures, and asked for before the work
@@ -75,7 +62,7 @@ def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None)
         readable = make_readable(study, spec)
     if not readable.complete:
         raise PlotError(f"there is nothing to plot: {_summary(study)}; wait until a trial has ended")
-    from runs.sweeps.views.sweep_figures import make_pictures
+    from sacristan.runs.sweeps.views.sweep_figures import make_pictures
 
     folder = Path(folder)
     hint = "; give another folder"

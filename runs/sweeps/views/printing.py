@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import contextlib
 
-from runs.errors import SweepError
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.undelivered import undelivered_lines
-from runs.sweeps.views.status import Watcher, say, say_all, status_lines
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.undelivered import undelivered_lines
+from sacristan.runs.sweeps.views.status import Watcher, say, say_all, status_lines
 
 __all__ = ["plot_sweep", "show_status"]
 
 
 def show_status(place: Place, id: str | None) -> None:
-    """Print the status of a sweep, or of all sweeps.
-
-    Args:
-        place: Where sweeps are kept.
-        id: The sweep's id; None for all of them, of which an unreadable one takes one line.
-
-    Raises:
-        RunsError: If the one sweep cannot be read.
-    """
+    """Print the status of a sweep, or of all sweeps, where each unreadable one takes one line."""
     ids = place.ids() if id is None else [id]
     if not ids:
         say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
@@ -38,16 +30,8 @@ def show_status(place: Place, id: str | None) -> None:
 
 
 def plot_sweep(place: Place, id: str) -> None:
-    """Draw a sweep, one page for the browser and a picture of each plot, and print their paths.
-
-    Args:
-        place: Where the sweep is kept.
-        id: The sweep's id.
-
-    Raises:
-        RunsError: If there is no such sweep, or a package for drawing is not installed.
-    """
-    from runs.sweeps.views.plots import draw
+    """Draw a sweep, one page for the browser and a picture of each plot, and print their paths."""
+    from sacristan.runs.sweeps.views.plots import draw
 
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from runs.sweeps.spec.laws import Choice, Reals
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.points import NUMBER, QUANTILE, VERSION, choices, position_of
-from runs.sweeps.views.importances import FANOVA, importances_among
+from sacristan.runs.sweeps.spec.laws import Choice, Reals
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.points import NUMBER, QUANTILE, VERSION, choices, position_of
+from sacristan.runs.sweeps.views.importances import FANOVA, importances_among
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -26,7 +26,6 @@ class Readable:
 
     Attributes:
         study: A copy in memory, with values for parameters.
-        metrics: The name of each objective.
         complete: The trials that ended with values, in order.
         parameters: Names of the searched parameters that some of these trials have.
         common: Those that all of them have.
@@ -45,9 +44,7 @@ class Readable:
 def make_readable(study: Study, spec: Spec | None) -> Readable:
     """Copy a study for people to read; the importances take seconds for hundreds of trials.
 
-    Args:
-        study: The study.
-        spec: Its spec; without it, quantiles stay quantiles, and metrics are called `value`.
+    Without a spec, quantiles stay quantiles, and metrics are called `value`.
     """
     import optuna
     from optuna.trial import TrialState
@@ -142,8 +139,6 @@ def _common(pairs: list[tuple[Any, BaseDistribution]]) -> BaseDistribution:
 def most_important(readable: Readable, place: int) -> list[str]:
     """Return the parameters to draw contours of: by fANOVA the four most important of those that all trials have.
 
-    Args:
-        readable: The study.
-        place: Position of the objective; without importances, the first common parameters are returned.
+    Without importances, the first common parameters are returned.
     """
     return list(readable.importances[place].get(FANOVA, readable.common))[:_MOST_IN_CONTOURS]

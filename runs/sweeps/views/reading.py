@@ -8,17 +8,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from runs.errors import SweepError, needing_extra
-from runs.stores.mongo.backend import MongoBackend
-from runs.stores.store import Store
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import Spec
-from runs.sweeps.study.home import Home
-from runs.sweeps.study.own_storage import own_storage
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.samplers import without_experimental_warnings
-from runs.sweeps.views.readable import make_readable
-from runs.sweeps.views.status import Status, Watcher
+from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.stores.mongo.backend import MongoBackend
+from sacristan.runs.stores.store import Store
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.own_storage import own_storage
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
+from sacristan.runs.sweeps.views.readable import make_readable
+from sacristan.runs.sweeps.views.status import Status, Watcher
 
 __all__ = ["SeenSweep", "SweepReader", "importances_of", "read_definitions"]
 
@@ -28,13 +28,7 @@ _MAX_WATCHED = 8
 
 @dataclasses.dataclass(frozen=True)
 class SeenSweep:
-    """A sweep as it was read at one moment.
-
-    Attributes:
-        definition: Its definition.
-        spec: Its spec.
-        status: Its state, with all of its points.
-    """
+    """A sweep as it was read at one moment."""
 
     definition: Definition
     spec: Spec
@@ -42,17 +36,7 @@ class SeenSweep:
 
 
 def read_definitions(store: Store) -> tuple[list[Definition], dict[str, str]]:
-    """Return the definitions of the sweeps beside the runs of a store, the newest first, and of others the errors.
-
-    Args:
-        store: A folder or a database of runs.
-
-    Returns:
-        The definitions; by the ids of sweeps that cannot be read, why not.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Return the definitions of the sweeps beside a store's runs, the newest first, and the errors of others, by id."""
     definitions, problems = [], {}
     for id in _place(store).ids():
         try:
@@ -75,17 +59,7 @@ class SweepReader:
         self._watchers: dict[str, Watcher] = {}
 
     def read(self, store: Store, id: str) -> SeenSweep:
-        """Read a sweep as it is now.
-
-        Args:
-            store: The store beside which it is kept, the same each time.
-            id: The sweep's id.
-
-        Raises:
-            MissingExtraError: If Optuna is not installed.
-            SweepError: If there is no such sweep, or its study cannot be read.
-            StoreError: If the store cannot be read.
-        """
+        """Read a sweep as it is now; the store is the same in each call."""
         with self._lock, contextlib.ExitStack() as stack:
             watcher = self._watchers.pop(id, None)
             home = _place(store).home(id) if watcher is None else watcher.home
@@ -112,13 +86,6 @@ def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], 
     """Return for each objective, by method, the share of each parameter in its variation; see `Readable`.
 
     This takes seconds for hundreds of trials.
-
-    Args:
-        store: The store beside which the sweep is kept.
-        id: The sweep's id.
-
-    Raises:
-        MissingExtraError, SweepError, StoreError: As in `SweepReader.read`.
     """
     # In a study of its own, so that nobody waits for it.
     with (

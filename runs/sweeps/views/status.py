@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runs.errors import SweepError
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import Spec, spec_of
-from runs.sweeps.study.home import Home
-from runs.sweeps.study.study import Point, Study
-from runs.sweeps.study.trial_runs import setting_text
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import Spec, spec_of
+from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.study import Point, Study
+from sacristan.runs.sweeps.study.trial_runs import setting_text
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -35,20 +35,12 @@ _SHOWN = 8
 
 
 def say(line: str) -> None:
-    """Print a line and flush it, so that a pipe shows it at once.
-
-    Args:
-        line: The text, without the line end.
-    """
+    """Print a line and flush it, so that a pipe shows it at once."""
     print(line, flush=True)  # noqa: T201 - a message for the terminal
 
 
 def say_all(lines: Iterable[str]) -> None:
-    """Print lines.
-
-    Args:
-        lines: The lines.
-    """
+    """Print lines."""
     for line in lines:
         say(line)
 
@@ -58,13 +50,9 @@ class Status:
     """The state of a sweep.
 
     Attributes:
-        id: The sweep's id.
-        limit: Maximum number of points; None for no limit.
         points: All points taken so far, by number.
         running: Numbers of the points that live agents work on.
         abandoned: Numbers of unfinished points whose agents died.
-        num_agents: Number of live agents.
-        is_stopped: Whether agents take no more points.
         best: The best completed point; with several objectives, all points that no other point beats.
         left_s: Seconds that the rest takes at the pace so far; None if that is unknown.
     """
@@ -80,11 +68,7 @@ class Status:
     left_s: float | None
 
     def count(self, state: str) -> int:
-        """Count the points in a state.
-
-        Args:
-            state: `COMPLETE`, `PRUNED`, `FAIL` or `RUNNING`, as in `Point.state`.
-        """
+        """Count the points in a state, one of those of `Point.state`."""
         return sum(point.state == state for point in self.points.values())
 
     @property
@@ -102,7 +86,6 @@ class Watcher:
     """Reads the state of a sweep repeatedly; after the first time, only news of the study is read.
 
     Args:
-        home: The sweep's home.
         is_read_only: Never create or change the study, which must exist.
         storage: The study's storage; None for the one that the sweep names.
     """
@@ -146,12 +129,8 @@ def _left_s(points: dict[int, Point], limit: int, num_agents: int) -> float | No
 def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
     """Return the best of the completed points that meet all constraints.
 
-    Args:
-        points: All points, by number.
-        spec: The spec, with the objectives; without any, no point is best.
-
-    Returns:
-        With one objective the best point, the first of equal ones; with several the points that no other one beats.
+    With one objective, this is one point, the first of equal ones; with several, the points that no other beats; with
+    none, nothing.
     """
     signs = [1 if objective.goal == "minimize" else -1 for objective in spec.objectives]
     if not signs:
@@ -169,15 +148,7 @@ def _is_beaten(costs: list[float], others: Iterable[list[float]]) -> bool:
 
 
 def check_not_all_failed(status: Status, folder: Path) -> None:
-    """Reject a finished sweep if all of its trials failed.
-
-    Args:
-        status: The state of the sweep.
-        folder: The folder with the output of its runs, for the message.
-
-    Raises:
-        SweepError: If no trial is running, and all that ended have failed.
-    """
+    """Reject a sweep if no trial runs and all that ended have failed; the message names `folder`, their output."""
     if not status.num_finished or status.running or status.count("FAIL") < status.num_finished:
         return
     last = status.points[max(status.points)]
@@ -189,11 +160,7 @@ def check_not_all_failed(status: Status, folder: Path) -> None:
 
 
 def parameters_text(point: Point) -> str:
-    """Return the parameters of a point as settings for the command line: `lr=0.1 optimizer.name=SGD`.
-
-    Args:
-        point: The point; parameters that are not active there are left out.
-    """
+    """Return a point's active parameters as settings for the command line: `lr=0.1 optimizer.name=SGD`."""
     return " ".join(_settings(point))
 
 
@@ -202,23 +169,13 @@ def _settings(point: Point) -> list[str]:
 
 
 def command_line(definition: Definition, point: Point) -> str:
-    """Return the command that runs a point again, quoted for a shell.
-
-    Args:
-        definition: The sweep's definition, with the settings that all of its runs share.
-        point: The point.
-    """
+    """Return the command that runs a point again, quoted for a shell."""
     start = ["-m", definition.module] if definition.module else [definition.script]
     return shlex.join(["python", *start, "with", *definition.settings, *_settings(point)])
 
 
 def status_lines(status: Status, names: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines that show a state: counts and time left, then the best, running and failed points.
-
-    Args:
-        status: The state of the sweep.
-        names: Names of the objectives, for the values of the best points.
-    """
+    """Yield the lines that show a state: counts and time left, then the best, running and failed points."""
     yield ", ".join(_counts(status))
     for point in status.best[:_SHOWN]:
         values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, point.values, strict=True))

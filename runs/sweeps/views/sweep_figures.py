@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runs.drawing.figure_files import COLORS, FORMATS, house_style, printable
-from runs.sweeps.views.readable import Readable, most_important
+from sacristan.runs.drawing.figure_files import COLORS, FORMATS, house_style, printable
+from sacristan.runs.sweeps.views.readable import Readable, most_important
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -28,15 +28,7 @@ _WIDTH = 10.0
 
 
 def make_pictures(readable: Readable, title: str) -> Iterator[tuple[str, bytes]]:
-    """Draw the pictures that the study has values for.
-
-    Args:
-        readable: The study.
-        title: The title of each picture, before the name of the plot.
-
-    Yields:
-        The name of a picture, such as `history`, and the content of its PNG file.
-    """
+    """Yield the name of each picture that the study has values for, such as `history`, and its PNG content."""
     with house_style():
         for name, (heading, draw) in _PICTURES.items():
             figure = draw(readable)

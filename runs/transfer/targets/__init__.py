@@ -1,4 +1,4 @@
-"""Writers of runs to other trackers; see `runs.transfer.targets.target`."""
+"""Writers of runs to other trackers; see `sacristan.runs.transfer.targets.target`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import importlib
 import importlib.util
 from typing import cast
 
-from runs.errors import MissingExtraError
-from runs.transfer.targets.target import TargetModule
+from sacristan.configs.installation import missing_package
+from sacristan.runs.errors import MissingExtraError
+from sacristan.runs.transfer.targets.target import TargetModule
 
 __all__ = ["TARGETS", "target_of"]
 
@@ -16,19 +17,9 @@ TARGETS = {"tensorboard": "event_folders", "mlflow": "mlflow_client", "wandb": "
 
 
 def target_of(kind: str) -> TargetModule:
-    """Return the writer of a kind.
-
-    Args:
-        kind: A key of `TARGETS`.
-
-    Raises:
-        MissingExtraError: If the package that it needs is not installed.
-    """
+    """Return the writer of a kind of tracker; MissingExtraError means that its package is not installed."""
     module = cast(TargetModule, importlib.import_module(f"{__name__}.{TARGETS[kind]}"))
     for name in module.NEEDS:
         if importlib.util.find_spec(name) is None:
-            raise MissingExtraError(
-                f"export to {kind} needs the package {name!r}, which is not installed; "
-                f"install it with: pip install 'sacristan[{kind}]'"
-            )
+            raise MissingExtraError(missing_package(f"export to {kind} needs", name, kind))
     return module

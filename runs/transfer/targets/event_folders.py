@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from runs.errors import ForeignError
-from runs.stores.run import Run
-from runs.transfer.targets.run_folders import RunFolders
-from runs.transfer.targets.target import media_of, start_of
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.targets.run_folders import RunFolders
+from sacristan.runs.transfer.targets.target import media_of, start_of
 
 __all__ = ["LACKS", "NEEDS", "open_target"]
 
@@ -24,14 +24,7 @@ NEEDS = ("tensorboard", "google_crc32c")
 
 @contextlib.contextmanager
 def open_target(output: str) -> Iterator[RunFolders]:
-    """Open a folder.
-
-    Args:
-        output: The folder, which is created when the first run is written.
-
-    Raises:
-        ForeignError: If it is an address or a file.
-    """
+    """Open a folder, which is created when the first run is written; reject an address or a file."""
     yield RunFolders(output, "event files", _write, _name_of)
 
 
@@ -40,7 +33,7 @@ def _name_of(run: Run, key: str) -> str:
 
 
 def _write(run: Run, key: str, folder: Path) -> tuple[int, list[str]]:
-    from observers.tensorboard.run_events import RunEvents
+    from sacristan.observers.tensorboard.run_events import RunEvents
 
     start = start_of(run)
     events = RunEvents(folder, key, dict(run.config), datetime.fromtimestamp(start, UTC))

@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from observers.record.redaction import hide_passwords
-from observers.record.safe_paths import relative_path
-from runs.errors import ForeignError, StoreError
-from runs.query.flattening import dotted
-from runs.query.texts import value_text
-from runs.stores.content import Content
-from runs.stores.run import Run
-from runs.transfer.targets.target import start_of
+from sacristan.observers.record.redaction import hide_passwords
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import ForeignError, StoreError
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.texts import value_text
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.targets.target import start_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -54,11 +54,7 @@ _BATCH, _NAME, _PARAM, _TAG = 1000, 250, 6000, 5000
 def open_target(output: str) -> Iterator[MlflowTarget]:
     """Open a tracking server, a database, or a folder that gets one.
 
-    Args:
-        output: An address as MLflow writes it, `http://...` or `sqlite:///...`; else a folder.
-
-    Raises:
-        ForeignError: If it cannot be opened.
+    `output` is an address as MLflow writes it, `http://...` or `sqlite:///...`, or a folder.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
@@ -102,7 +98,6 @@ class MlflowTarget:
     """An MLflow server or database.
 
     Args:
-        client: The client.
         place: Its address, for messages.
         artifacts: Where artifacts of new experiments go; None for the server's own place.
     """
@@ -116,7 +111,7 @@ class MlflowTarget:
             self._runs.setdefault(run.data.tags[_UID], {})[run.info.run_id] = run.data.tags.get(_STATE, "")
 
     def _exported(self) -> Iterator[Any]:
-        """Yield the runs that exports have written, finished or not."""
+        """Yield the runs that exports have written, whether or not they are complete."""
         ids, token = [], None
         while True:
             experiments = self._client.search_experiments(page_token=token)
@@ -199,9 +194,7 @@ class _Writing:
     """Writes the content of a run.
 
     Args:
-        client: The client.
         id: MLflow's id of the run.
-        run: The run.
     """
 
     def __init__(self, client: MlflowClient, id: str, run: Run) -> None:
@@ -226,7 +219,7 @@ class _Writing:
         return num_points
 
     def _named(self, names: Any, noun: str) -> Iterator[tuple[str, str]]:
-        """Yield each name, and the one that MLflow accepts in its place."""
+        """Yield each name with the one that MLflow accepts instead."""
         taken: set[str] = set()
         for name in names:
             parts = (part for part in re.sub(r"[^\w.\- :/]", "_", name).split("/") if part not in ("", ".", ".."))

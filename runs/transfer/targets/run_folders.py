@@ -1,9 +1,8 @@
 """A folder with a folder for each exported run, for trackers that are files.
 
 The file `sacristan.json` in a run's folder says which run it is, in which state it was exported, and its status and
-result. A folder is
-complete when it has its name: it is written beside, under a hidden name, and renamed. The next export deletes what a
-killed one left there.
+result. A folder with its final name is complete: it is written beside it under a hidden name, and renamed. The next
+export deletes what a killed one left there.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from observers.record.locking import claimed
-from runs.errors import ForeignError
-from runs.stores.run import Run
-from runs.transfer.trackers.foreign_run import MARK
-from runs.transfer.trackers.source_files import INCOMPLETE
+from sacristan.observers.record.locking import claimed
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.trackers.foreign_run import MARK
+from sacristan.runs.transfer.trackers.source_files import INCOMPLETE
 
 __all__ = ["RunFolders"]
 

@@ -6,8 +6,8 @@ A writer is a module with three names:
     NEEDS                   packages that it imports, from the extra that is called like its kind
     open_target(output)     a context with a `Target`
 
-A run is new there, replaced if it has changed since an earlier export, or present. It is told by its uid, so exporting
-again adds nothing; what a killed export left is replaced.
+A run is new there, replaced if it has changed since an earlier export, or present. Runs are identified by uid, so
+exporting again adds nothing; what a killed export left is replaced.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import StoreError
-from runs.stores.run import Run
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.run import Run
 
 __all__ = ["Outcome", "Target", "TargetModule", "key_of", "media_of", "start_of", "state_of"]
 
@@ -31,21 +31,13 @@ class Target(Protocol):
     """A place of another tracker that runs are written to."""
 
     def find(self, key: str) -> str | None:
-        """Return the state that a run was exported in, by its key; empty for one that is unfinished, None for none."""
+        """Return the state that a run was exported in, by its key; empty if it is unfinished, None if it is absent."""
 
     def put(self, run: Run, key: str, state: str) -> tuple[int, list[str]]:
-        """Write a run in place of an earlier export.
+        """Write a run under its key (see `key_of`), in place of an earlier export.
 
-        Args:
-            run: The run.
-            key: Its key, see `key_of`.
-            state: Its state, which `find` returns once the run is complete.
-
-        Returns:
-            The number of points, and a sentence for each part that was left out.
-
-        Raises:
-            ForeignError: If it cannot be written.
+        Return the number of points, and a sentence for each part that was left out. `find` returns `state` once the run
+        is complete.
         """
 
     def forget_place(self) -> None:
@@ -63,20 +55,12 @@ class TargetModule(Protocol):
 
 
 def key_of(run: Run) -> str:
-    """Return what identifies a run at all places: its uid; for a run of stock Sacred, a digest of its store and id.
-
-    Args:
-        run: The run.
-    """
+    """Return the key of a run at all places: its uid, or for a run of stock Sacred a digest of its store and id."""
     return run.uid or hashlib.sha256(f"{run.store.where}\n{run.id}".encode()).hexdigest()[:32]
 
 
 def state_of(run: Run) -> str:
-    """Return a digest of the record, which changes when the run continues, or its tags or note change.
-
-    Args:
-        run: The run.
-    """
+    """Return a digest of the record, which changes when the run continues or its tags or note change."""
     document = {name: value for name, value in run.document.items() if name not in ("notified", "changes")}
     content = [document, dict(run.config), dict(run.info), run.summary, run.tags, run.note, run.display_name]
     text = json.dumps(content, sort_keys=True, default=str)
@@ -84,17 +68,12 @@ def state_of(run: Run) -> str:
 
 
 def start_of(run: Run) -> float:
-    """Return when a run started, in seconds since 1970; 0 if it does not say."""
+    """Return when a run started, in seconds since 1970; 0 if that is unknown."""
     return run.start_time.timestamp() if run.start_time else 0.0
 
 
 def media_of(run: Run, left_out: list[str]) -> Iterator[MediaEntry]:
-    """Yield the media of a run with their contents.
-
-    Args:
-        run: The run.
-        left_out: Gets a sentence for each medium that cannot be read.
-    """
+    """Yield the media of a run with their contents; `left_out` gets a sentence for each unreadable one."""
     start = start_of(run)
     for row, (file, *images) in run.media_entries():
         try:
@@ -112,7 +91,7 @@ def _content(row: dict[str, Any], data: bytes, images: tuple[Content, ...]) -> C
 
 def _image(data: bytes) -> Content:
     """Return the image of a table's cell."""
-    from observers.media.pixels import png_size
+    from sacristan.observers.media.pixels import png_size
 
     width, height = png_size(data)
     return Content(data, ".png", "image/png", {"width": width, "height": height})

@@ -15,14 +15,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from observers.record.media_files import Content, MediaEntry
-from observers.record.safe_paths import relative_path
-from runs.errors import StoreError
-from runs.query.flattening import entry_at
-from runs.stores.run import Run
-from runs.transfer.targets.run_folders import RunFolders
-from runs.transfer.targets.target import media_of, start_of
-from runs.transfer.trackers.wandb_log import LogWriter
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import entry_at
+from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.targets.run_folders import RunFolders
+from sacristan.runs.transfer.targets.target import media_of, start_of
+from sacristan.runs.transfer.trackers.wandb_log import LogWriter
 
 __all__ = ["LACKS", "NEEDS", "open_target"]
 
@@ -49,14 +49,7 @@ _OUTPUT_BYTES = 2**18
 
 @contextlib.contextmanager
 def open_target(output: str) -> Iterator[RunFolders]:
-    """Open a folder.
-
-    Args:
-        output: The folder, which is created when the first run is written.
-
-    Raises:
-        ForeignError: If it is an address or a file.
-    """
+    """Open a folder, which is created when the first run is written; reject an address or a file."""
     yield RunFolders(output, "runs of W&B; it uploads them with: wandb sync FOLDER", _write, _name_of)
 
 
@@ -73,10 +66,7 @@ class _Writing:
     """Writes one run.
 
     Args:
-        run: The run.
         key: Its id in W&B.
-        files: The folder for its files.
-        log: The log.
     """
 
     def __init__(self, run: Run, key: str, files: Path, log: LogWriter) -> None:
@@ -188,7 +178,7 @@ class _Writing:
         return sum(len(self._run.metric(name)) for name in names)
 
     def _named(self, name: str) -> str:
-        """Return the name that W&B accepts in place of a metric's."""
+        """Return the name that W&B accepts instead of a metric's name."""
         called = name.lstrip("_") or "metric"
         if name.startswith("_") or name == _STEP:
             while called in self._run.metrics or called == _STEP:

@@ -1,4 +1,4 @@
-"""Readers of other trackers' files; see `runs.transfer.trackers.foreign_run`.
+"""Readers of other trackers' files; see `sacristan.runs.transfer.trackers.foreign_run`.
 
 A package of your own adds a reader by an entry point of the group `sacristan.readers` that names its module.
 """
@@ -10,12 +10,12 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from runs.errors import ForeignError
-from runs.query.texts import suggestion
-from runs.transfer.trackers.source_files import is_database, open_database, table_columns
+from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.source_files import is_database, open_database, table_columns
 
 if TYPE_CHECKING:
-    from runs.transfer.trackers.foreign_run import Reader
+    from sacristan.runs.transfer.trackers.foreign_run import Reader
 
 __all__ = ["READERS", "is_known", "others_at", "reader_for", "readers"]
 
@@ -48,21 +48,13 @@ def readers() -> dict[str, Reader]:
 
 
 def reader_for(path: Path, kind: str | None = None) -> Reader:
-    """Return the reader of a kind, or the one that recognizes a file or folder.
-
-    Args:
-        path: The file or folder.
-        kind: A kind; None to look at the path.
-
-    Raises:
-        ForeignError: If there is no such kind, nothing is there, or no reader recognizes it.
-    """
+    """Return the reader of a kind, or without one the reader that recognizes a file or folder."""
     known = readers()
     if kind is not None:
         if kind not in known:
             kinds = ", ".join(known)
             raise ForeignError(
-                f"got the kind {kind!r}, expected one of {kinds}; {suggestion(kind, known, 'or leave --from out')}"
+                f"got the kind {kind!r}, expected one of {kinds}; {word_suggestion(kind, known, 'or leave --from out')}"
             )
         return known[kind]
     if not path.exists():
@@ -80,21 +72,13 @@ def reader_for(path: Path, kind: str | None = None) -> Reader:
 
 
 def others_at(path: Path) -> list[str]:
-    """Return the trackers with a store of their own in a folder, apart from the one that `reader_for` chooses.
-
-    Args:
-        path: The file or folder.
-    """
+    """Return the other trackers, besides the one that `reader_for` chooses, with a store of their own in a folder."""
     chosen = reader_for(path).KIND
     return [kind for kind in _STORES if kind != chosen and _load(f"{__name__}.{READERS[kind]}").recognizes(path)]
 
 
 def is_known(path: Path) -> bool:
-    """Tell whether a reader recognizes a file or folder.
-
-    Args:
-        path: The file or folder.
-    """
+    """Tell whether a reader recognizes a file or folder."""
     return any(reader.recognizes(path) for reader in readers().values())
 
 

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.kinds import Text
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found
-from runs.transfer.trackers.media_contents import histogram_content, png_content
-from runs.transfer.trackers.source_files import file_inside, files_below
+from sacristan.configs.installation import missing_package
+from sacristan.observers.media.kinds import Text
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found
+from sacristan.runs.transfer.trackers.media_contents import histogram_content, png_content
+from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -47,10 +48,8 @@ def find(path: Path) -> Iterator[Found]:
     try:
         import aim
     except ImportError as error:
-        raise MissingExtraError(
-            "runs of Aim need the package 'aim', which is not installed; it has wheels for Python 3.11 and 3.12; "
-            "install it with: pip install 'sacristan[aim]'"
-        ) from error
+        note = "it has wheels for Python 3.11 and 3.12; "
+        raise MissingExtraError(missing_package("runs of Aim need", "aim", "aim", note)) from error
     source = _repository(path)
     with tempfile.TemporaryDirectory(prefix="aim-") as base:
         copy = Path(base, _FOLDER)
@@ -136,11 +135,11 @@ class _Reading:
         """Take hyperparameters as config; the rest of what Aim notes itself as info."""
         for name, value in attributes.items():
             if name.startswith("__"):
-                self._run.info[name.strip("_")] = _plain(value)
+                self._run.info[name.strip("_")] = _as_json(value)
             elif name == "hparams" and isinstance(value, dict):
-                self._run.config |= _plain(value)
+                self._run.config |= _as_json(value)
             else:
-                self._run.config[name] = _plain(value)
+                self._run.config[name] = _as_json(value)
 
     def _take_sequence(self, kind: str, name: str, context: Any) -> None:
         from aim.storage.context import Context
@@ -193,10 +192,10 @@ def _content(kind: str, item: Any) -> Content:
     return Content(data, ".wav", "audio/wav", {})
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Return a value as JSON holds it."""
     if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return value if isinstance(value, str | int | float | None) else str(value)

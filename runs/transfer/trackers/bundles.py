@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from observers.record.json_text import parse_json
-from runs.errors import ForeignError
+from sacristan.observers.record.json_text import parse_json
+from sacristan.runs.errors import ForeignError
 
 __all__ = ["Bundle", "bundles_below", "open_bundle"]
 
@@ -29,7 +29,6 @@ class Bundle:
     """The files of one run.
 
     Args:
-        path: A folder or a ZIP file.
         archive: The opened ZIP file; None for a folder.
         copies: A folder for copies of the archive's files.
     """
@@ -42,12 +41,7 @@ class Bundle:
     def objects(self, name: str, left_out: list[str]) -> Iterator[Any]:
         """Yield the JSON of each line of a file, as far as it can be read.
 
-        Args:
-            name: The file's name.
-            left_out: Receives a sentence if lines are no JSON, or the file is damaged.
-
-        Raises:
-            ForeignError: If there is no such file, or the archive unpacks to too much.
+        `left_out` receives a sentence if lines are not JSON, or the file is damaged.
         """
         bad: list[int] = []
         number = 0
@@ -66,14 +60,7 @@ class Bundle:
             left_out.append(f"{name}: line {bad[0]}{f' and others up to line {bad[1]}' if bad[1:] else ''}: no JSON")
 
     def file(self, name: str) -> Path:
-        """Return the path of a file, or that of its copy.
-
-        Args:
-            name: The file's name.
-
-        Raises:
-            ForeignError: If there is no such file, it is damaged, or the archive unpacks to too much.
-        """
+        """Return the path of a file, or of its copy; a file that is missing or damaged is a ForeignError."""
         try:
             with self._open(name) as source:
                 if self._archive is None:
@@ -110,17 +97,9 @@ class Bundle:
 
 @contextlib.contextmanager
 def open_bundle(path: Path, copies: Path) -> Iterator[Bundle]:
-    """Open the files of a run.
+    """Open the files of a run in a folder or a ZIP file.
 
-    Args:
-        path: A folder or a ZIP file.
-        copies: A folder for copies of the archive's files, which are needed as long as the run.
-
-    Yields:
-        The files.
-
-    Raises:
-        ForeignError: If it is neither a folder nor a whole ZIP file.
+    Files of an archive are copied to `copies`, where they must stay until the run has been used.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -131,14 +110,9 @@ def open_bundle(path: Path, copies: Path) -> Iterator[Bundle]:
 
 
 def bundles_below(path: Path, mark: str) -> Iterator[tuple[Path, bool]]:
-    """Yield each folder and ZIP file that holds a file of a name, and each ZIP file that is damaged or empty.
+    """Yield each folder and ZIP file, and whether it holds a file called `mark`.
 
-    Args:
-        path: A folder or file.
-        mark: The name of the file.
-
-    Yields:
-        The folder or ZIP file, and whether it holds the file.
+    Those that do not are ZIP files that are damaged or empty; others are skipped.
     """
     if not path.is_dir():
         has_mark = _holds(path, mark)

@@ -18,12 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from observers.media.pixels import png_size
-from observers.record.json_text import parse_json
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import ForeignError
-from runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, parse_value
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, parse_value
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -41,7 +41,7 @@ def recognizes(path: Path) -> bool:
 
 
 def find(path: Path) -> Iterator[Found]:
-    """Yield each task, in the order of their paths; one that has a folder and a ZIP file once, from the latter."""
+    """Yield each task, in the order of their paths; of a task with a folder and a ZIP file, only the latter."""
     for file, _ in bundles_below(path, _METRICS):
         if file.is_dir() and file != path and file.with_name(f"{file.name}.zip").is_file():
             continue

@@ -16,13 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.pixels import png_size
-from observers.record.json_text import parse_json
-from observers.record.media_files import Content, MediaEntry
-from observers.record.safe_paths import relative_path
-from runs.errors import ForeignError
-from runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -58,7 +58,7 @@ def _key(path: Path, copies: Path) -> str:
 
 
 def _experiment(bundle: Bundle) -> dict[str, Any]:
-    """Return what the experiment noted at its end; nothing if it has none."""
+    """Return what the experiment recorded at its end; nothing if it recorded none."""
     if _EXPERIMENT not in bundle.names:
         return {}
     try:
@@ -202,7 +202,7 @@ class _Reading:
         self._run.artifacts[self._free(f"{group}/{name}" if group else name, options)] = path
 
     def _free(self, name: str, options: dict[str, Any]) -> str:
-        """Return a name for a file, with its step, and with its id if that is not enough, if there is one so called."""
+        """Return a free name for a file: with its step if the name is taken, and with its id if that is taken, too."""
         path = relative_path(name)
         for mark in ("", f"_{options.get('step')}", f"_{options.get('assetId')}"):
             free = name if path is None else path.with_name(f"{path.stem}{mark}{path.suffix}").as_posix()

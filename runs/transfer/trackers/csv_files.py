@@ -19,10 +19,10 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 import yaml
 
-from observers.record.json_text import parse_json
-from runs.errors import ForeignError
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, parse_value
-from runs.transfer.trackers.source_files import is_inside
+from sacristan.observers.record.json_text import parse_json
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, flat, parse_value
+from sacristan.runs.transfer.trackers.source_files import is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -35,12 +35,7 @@ _CONFIGS = ("hparams.yaml", "config.yaml", "config.json")
 
 
 class _Column(NamedTuple):
-    """The cells of a column that are not empty.
-
-    Attributes:
-        rows: Numbers of their rows.
-        values: Their values.
-    """
+    """The cells of a column that are not empty: their values, and the numbers of their rows."""
 
     rows: list[int]
     values: list[Any]
@@ -102,7 +97,7 @@ def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) ->
 
 
 def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
-    """Take the column of steps out, and return the step of each row; its number where a row has none."""
+    """Remove the column of steps, and return the step of each row; its number where a row has none."""
     step_name = next((name for name in STEPS if name in columns), None)
     rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
     if len(rows) == num_rows:
@@ -112,7 +107,7 @@ def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
 
 
 def _take_times(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
-    """Take the column of times out, and return the time of each row; NaN where a row has none."""
+    """Remove the column of times, and return the time of each row; NaN where a row has none."""
     times = np.full(num_rows, np.nan)
     time_name = next((name for name in TIMES if name in columns and any(map(_is_epoch, columns[name].values))), None)
     if time_name is not None:
@@ -127,15 +122,7 @@ def _is_epoch(value: Any) -> TypeGuard[float]:
 
 
 def table_rows(path: Path, left_out: list[str]) -> list[dict[str, Any]]:
-    """Return the rows of a CSV or TSV file; empty cells are None.
-
-    Args:
-        path: The file.
-        left_out: Receives a sentence for each line that is left out.
-
-    Raises:
-        ForeignError: If it is no table.
-    """
+    """Return the rows of a CSV or TSV file; empty cells are None, and `left_out` gets a sentence for each bad line."""
     names, lines = _table(path, left_out)
     return [
         {name: parse_value(cell) if cell.strip() else None for name, cell in zip(names, cells, strict=True) if name}
@@ -155,7 +142,7 @@ def _table_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column],
 
 
 def _numbers(cells: Sequence[str]) -> list[Any]:
-    """Return the values of cells that are all integers or all numbers; nothing if others or gaps are among them."""
+    """Return the values of cells that are all integers or all numbers; nothing if there are others or gaps."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return list(map(kind, cells))
@@ -209,20 +196,12 @@ def _json_columns(path: Path, left_out: list[str]) -> tuple[dict[str, _Column], 
         if not isinstance(row, dict):
             left_out.append(f"line {number} is no JSON object")
             continue
-        for name, value in _flat(row):
+        for name, value in flat(row, has_media=False):
             column = columns.setdefault(name, _Column([], []))
             column.rows.append(num_rows)
             column.values.append(value)
         num_rows += 1
     return columns, num_rows
-
-
-def _flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in row.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _text(path: Path) -> str:

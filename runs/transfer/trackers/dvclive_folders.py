@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import yaml
 
-from observers.record.json_text import parse_json
-from observers.record.media_files import MediaEntry
-from runs.errors import ForeignError
-from runs.transfer.trackers.csv_files import table_rows
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
-from runs.transfer.trackers.media_contents import file_content
-from runs.transfer.trackers.source_files import files_below
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.csv_files import table_rows
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat
+from sacristan.runs.transfer.trackers.media_contents import file_content
+from sacristan.runs.transfer.trackers.source_files import files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -31,7 +31,7 @@ _SUMMARY, _PARAMETERS = "metrics.json", "params.yaml"
 
 
 def recognizes(path: Path) -> bool:
-    """Tell whether this is a folder of DVCLive, or there is one below it."""
+    """Tell whether this is a folder of DVCLive, or contains one."""
     return next(_folders(path), None) is not None
 
 
@@ -59,12 +59,7 @@ def _read(root: Path, folder: Path) -> ForeignRun:
 
 
 class _Reading:
-    """Reads a folder.
-
-    Args:
-        run: The run to extend.
-        folder: The folder.
-    """
+    """Reads a folder into a run."""
 
     def __init__(self, run: ForeignRun, folder: Path) -> None:
         self.run, self.folder = run, folder
@@ -72,11 +67,7 @@ class _Reading:
         self.changed: list[float] = []  # when tables were last written
 
     def read(self) -> ForeignRun:
-        """Return the run.
-
-        Raises:
-            ForeignError: If nothing can be read.
-        """
+        """Return the run."""
         run = self.run
         run.config = _entries(run, self.folder / _PARAMETERS, yaml.safe_load)
         summary = _entries(run, self.folder / _SUMMARY, parse_json)
@@ -84,7 +75,7 @@ class _Reading:
             self._take_file(name, path, summary.get("step"))
         run.curves = self.points.curves()
         names = {curve.name for curve in run.curves}
-        run.info["summary"] = {name: value for name, value in _flat(summary, "") if name not in names}
+        run.info["summary"] = {name: value for name, value in flat(summary, has_media=False) if name not in names}
         if not (names or run.config or summary or run.media):
             raise ForeignError("none of its files can be read")
         times = [curve.times.max() for curve in run.curves if not np.isnan(curve.times).any()]
@@ -100,7 +91,7 @@ class _Reading:
             self.run.artifacts[name] = path
 
     def _take_metric(self, name: str, path: Path) -> None:
-        """Take a table: the time in milliseconds, if the metric was logged with it, the step, and the value."""
+        """Take a table with step, value and, if the metric was logged with it, time in milliseconds."""
         left_out: list[str] = []
         try:
             rows = table_rows(path, left_out)
@@ -125,7 +116,7 @@ class _Reading:
         self.run.left_out += [f"metric {metric!r}: {sentence}" for sentence in left_out]
 
     def _take_image(self, place: PurePosixPath, path: Path, last_step: Any) -> None:
-        """Take an image; one in a folder and with a number for a name belongs to the series of the folder."""
+        """Take an image; one that is in a folder and named by a number belongs to the folder's series."""
         is_of_series = place.stem.isdecimal() and len(place.parts) > 1 and len(place.stem) < 19
         name, step = (place.parent, int(place.stem)) if is_of_series else (place, _number(last_step, 0))
         try:
@@ -153,11 +144,3 @@ def _entries(run: ForeignRun, path: Path, parse: Callable[[str], Any]) -> dict[s
         reason = " ".join(str(error).split())
     run.left_out.append(f"{path.name}: {reason}")
     return {}
-
-
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value

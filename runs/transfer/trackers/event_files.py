@@ -2,9 +2,9 @@
 
 A folder with event files is a run. Files in a folder below it belong to the same run if the same writer wrote them, as
 `SummaryWriter.add_scalars` and `add_hparams` do: hyperparameters become the config. If a writer added hyperparameters
-more than once, each time was a trial, and is a run of its own.
+more than once, each time was a trial, and becomes a separate run.
 
-The extra `tensorboard` interprets the events. TensorBoard keeps a sample of the points unless it is told to keep all.
+The extra `tensorboard` interprets the events. TensorBoard samples the points unless it is set to keep all.
 """
 
 from __future__ import annotations
@@ -22,12 +22,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from observers.media.kinds import Text
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, as_whole, take_export
-from runs.transfer.trackers.media_contents import histogram_content, png_content
-from runs.transfer.trackers.source_files import damage_texts, is_inside
+from sacristan.configs.installation import missing_package
+from sacristan.observers.media.kinds import Text
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.transfer.trackers.foreign_run import (
+    UNKNOWN,
+    Curve,
+    ForeignRun,
+    Found,
+    as_steps,
+    as_whole,
+    take_export,
+)
+from sacristan.runs.transfer.trackers.media_contents import histogram_content, png_content
+from sacristan.runs.transfer.trackers.source_files import damage_texts, is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -46,7 +55,6 @@ class _Part(NamedTuple):
 
     Attributes:
         name: Path of the folder below that of the run; empty for the run's own.
-        folder: The folder.
         files: Its event files, oldest first.
     """
 
@@ -55,7 +63,7 @@ class _Part(NamedTuple):
     files: list[Path]
 
     def below(self, above: _Part) -> _Part:
-        """Return it as a part of the run in a folder above."""
+        """Return this folder as a part of the run in a folder above."""
         return self._replace(name=self.folder.relative_to(above.folder).as_posix())
 
 
@@ -99,7 +107,7 @@ def _times(path: Path) -> tuple[int, str]:
 
 
 def _is_of_writer(above: _Part, part: _Part) -> bool:
-    """Tell whether the writer of a folder made another one below it, which is no copy of its own."""
+    """Tell whether the writer of a folder made another one below it, which is not a copy of its own."""
     if above.folder not in part.folder.parents or _identity(above.files[0]) == _identity(part.files[0]):
         return False
     one, other = (_FILE.fullmatch(each.files[0].name) for each in (above, part))
@@ -115,13 +123,13 @@ def _is_trial(part: _Part) -> bool:
 
 
 def _is_group(part: _Part) -> bool:
-    """Tell whether a folder is one of `add_scalars`, called after the metric that it holds."""
+    """Tell whether a folder is one of `add_scalars`, named after the metric in it."""
     tag = next(_tags(part), None)
     return tag is not None and part.name.replace("/", "_").startswith(tag.replace("/", "_") + "_")
 
 
 def _runs_of(writer: list[_Part]) -> Iterator[list[_Part]]:
-    """Yield the runs of a writer: a single one with at most one trial; else what it wrote itself, and each trial."""
+    """Yield the runs of a writer: one if it has at most one trial; else its own part, and each trial."""
     root, *others = writer
     trials = [part for part in others if _is_trial(part)] if others else []
     if not trials or (len(trials) == 1 and not _is_trial(root)):
@@ -150,7 +158,7 @@ def _tags(part: _Part) -> Iterator[str]:
 
 
 def _identity(path: Path) -> str:
-    """Return what all copies of an event file share, but no two runs: its name, and the time at which it was begun."""
+    """Return what identifies an event file and its copies: its name, and the time when it was begun."""
     records = _peeked(path)
     first = next(records, b"")
     # Some writers round the time to seconds, and two of them may have one name.
@@ -167,7 +175,7 @@ def _peeked(path: Path) -> Iterator[bytes]:
 
 def _records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
     try:
-        from observers.tensorboard.event_file import whole_records
+        from sacristan.observers.tensorboard.event_file import whole_records
     except ImportError as error:
         raise _missing_extra() from error
     return whole_records(path, damages)
@@ -182,10 +190,7 @@ def _event_type() -> Any:
 
 
 def _missing_extra() -> MissingExtraError:
-    return MissingExtraError(
-        "event files need the package 'tensorboard', which is not installed; "
-        "install it with: pip install 'sacristan[tensorboard]'"
-    )
+    return MissingExtraError(missing_package("event files need", "tensorboard", "tensorboard"))
 
 
 def _read(root: Path, parts: list[_Part]) -> ForeignRun:
@@ -219,12 +224,7 @@ def _hparams_file(folder: Path, left_out: list[str]) -> dict[str, Any]:
 
 
 class _Events:
-    """The events of one folder, on their way into a run.
-
-    Args:
-        run: The run to extend.
-        part: The folder.
-    """
+    """The events of one folder, to be read into a run."""
 
     def __init__(self, run: ForeignRun, part: _Part) -> None:
         try:
@@ -260,7 +260,7 @@ class _Events:
         return [*self.times, *([] if first is None else [first])]
 
     def _load(self, path: Path) -> None:
-        """Load the whole events of a file, and report the others."""
+        """Load the intact events of a file, and report the others."""
         event_type, num_bad, size = _event_type(), 0, path.stat().st_size
         damages: list[tuple[int, int]] = []
         for data in _records(path, damages):
@@ -276,7 +276,7 @@ class _Events:
             self.run.left_out.append(f"{path.name}: {num_bad} events that are none of TensorBoard's")
 
     def _take_trials(self) -> None:
-        """Take hyperparameters: of several sessions in one folder, which TensorBoard does not tell apart, the first."""
+        """Take hyperparameters: the first of several sessions in a folder, which TensorBoard cannot tell apart."""
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
         contents = [HParamsPluginData.FromString(value.metadata.plugin_data.content) for value in self.trials]
@@ -317,7 +317,7 @@ class _Events:
                 self.run.media.append(MediaEntry(self.prefix + name, kind, event.step, event.wall_time, content))
 
     def _take_tensors(self, name: str) -> None:
-        """Take what newer writers store as tensors, whose plugin says what they mean."""
+        """Take what newer writers store as tensors; their plugin defines the meaning."""
         from tensorboard.util.tensor_util import make_ndarray
 
         plugin = self.events.SummaryMetadata(name).plugin_data.plugin_name

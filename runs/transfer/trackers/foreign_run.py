@@ -2,7 +2,7 @@
 
 A reader is a module with three names:
 
-    KIND                    its name for `runs import --from`
+    KIND                    its name for `sacristan import --from`
     recognizes(path)        tells by a quick look whether a file or folder is the tracker's
     find(path)              yields a `Found` for each run in it, oldest first
 
@@ -16,18 +16,19 @@ import contextlib
 import dataclasses
 import itertools
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from observers.record.json_text import parse_json
-from observers.record.media_files import MediaEntry
-from observers.record.regular_file import read_regular
-from runs.errors import ForeignError
-from runs.query.flattening import mapping_of
-from runs.query.texts import STATUS_STYLES
+from sacristan.configs.map import flattened
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.texts import STATUS_STYLES
 
 __all__ = [
     "UNKNOWN",
@@ -36,9 +37,10 @@ __all__ = [
     "Found",
     "Points",
     "Reader",
-    "as_plain",
+    "as_json",
     "as_steps",
     "as_whole",
+    "flat",
     "parse_value",
     "take_export",
     "take_status",
@@ -58,7 +60,6 @@ class Curve:
     """The points of one metric, in the order of logging.
 
     Attributes:
-        name: The metric's name.
         steps: (n,) int64, or float64 if any step is not an integer.
         values: (n,) float64; NaN and infinities as logged.
         times: (n,) float64, seconds since 1970; NaN where the tracker has none.
@@ -73,7 +74,7 @@ class Curve:
         return len(self.values)
 
     def without_last(self) -> Curve:
-        """Return it without its last point."""
+        """Return the curve without its last point."""
         return Curve(self.name, self.steps[:-1], self.values[:-1], self.times[:-1])
 
 
@@ -84,14 +85,10 @@ class Points:
         self._columns: dict[tuple[str, str], tuple[list[Any], array[float], array[float]]] = {}
 
     def add(self, name: str, step: Any, value: float, time: float = np.nan, origin: str = "") -> None:
-        """Add a point.
+        """Add a point; `step` None means the number of the metric's points so far.
 
-        Args:
-            name: The metric's name.
-            step: The step; None for the number of the metric's points so far.
-            value: The value.
-            time: Seconds since 1970; NaN if the tracker has none.
-            origin: Tells apart metrics of one name here that are different ones in the tracker.
+        `time` is in seconds since 1970, NaN if the tracker has none. `origin` tells apart metrics that have one name
+        here and several in the tracker.
         """
         steps, values, times = self._columns.setdefault((name, origin), ([], array("d"), array("d")))
         steps.append(len(steps) if step is None else step)
@@ -99,11 +96,7 @@ class Points:
         times.append(time)
 
     def curves(self) -> list[Curve]:
-        """Return a curve for each metric.
-
-        Raises:
-            ForeignError: If a step is no number.
-        """
+        """Return a curve for each metric; a step that is not a number is a ForeignError."""
         return [
             Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times, np.float64))
             for (name, _), (steps, values, times) in self._columns.items()
@@ -122,13 +115,9 @@ class ForeignRun:
         config: The hyperparameters, nested by dotted or other names as in the tracker.
         info: Everything else that is worth keeping, as JSON holds it.
         result: The result as JSON holds it; None for none.
-        tags: Tags.
-        note: A note.
         host: Entries about the machine, such as `hostname`, `os` and `python_version`.
         command: The command line; empty if it is unknown.
         output: The captured output, in UTF-8.
-        curves: The metrics.
-        media: Images, histograms, texts and so on.
         artifacts: Paths of further files by their name in the run.
         used: Descriptions of the data that it used, as JSON holds them, by name.
         left_out: A sentence for each part that could not be read.
@@ -190,14 +179,10 @@ class Reader(Protocol):
         """Yield each run in a file or folder, oldest first."""
 
 
-def as_plain(value: Any) -> Any:
+def as_json(value: Any) -> Any:
     """Return a copy of a config as JSON holds it: keys, which may be numbers in YAML, become texts.
 
-    Args:
-        value: The config.
-
-    Raises:
-        ForeignError: If it has too many entries; references in YAML make them out of a few lines.
+    Too many entries are a ForeignError: references in YAML can make them from a few lines.
     """
     num_left = itertools.count(_MOST_ENTRIES, -1)
 
@@ -211,15 +196,23 @@ def as_plain(value: Any) -> Any:
     return copied(value)
 
 
+def flat(
+    values: Mapping[str, Any], prefix: str = "", separator: str = "/", *, has_media: bool = True
+) -> Iterator[tuple[str, Any]]:
+    """Yield nested values by joined name, without empty mappings; a medium, which has a `_type`, is one value."""
+    return flattened(values, prefix, separator, _is_no_medium if has_media else _is_dict)
+
+
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_no_medium(value: Any) -> bool:
+    return isinstance(value, dict) and "_type" not in value
+
+
 def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
-    """Return steps as int64 if all are integers, else as float64.
-
-    Args:
-        steps: Numbers, (n,).
-
-    Raises:
-        ForeignError: If one is no number.
-    """
+    """Return steps as int64 if all are integers, else as float64."""
     if isinstance(steps, np.ndarray) and steps.dtype == np.int64:
         return steps
     if {*map(type, steps)} == {int}:
@@ -238,21 +231,12 @@ def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
 
 
 def as_whole(value: Any) -> Any:
-    """Return a float that is a whole number as an int, where a tracker has one type for both.
-
-    Args:
-        value: The value.
-    """
+    """Return a float that is a whole number as an int, for trackers with one type for both."""
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
 def take_export(run: ForeignRun, folder: Path) -> None:
-    """Take the status and the result that `runs export` has noted in a folder, as its tracker has no place for them.
-
-    Args:
-        run: The run that the folder holds.
-        folder: The folder.
-    """
+    """Take the status and result that `sacristan export` noted in a folder, as its tracker has no place for them."""
     with contextlib.suppress(OSError, ValueError):
         mark = mapping_of(parse_json(read_regular(folder / MARK)))
         take_status(run, mark.get("status"))
@@ -260,22 +244,13 @@ def take_export(run: ForeignRun, folder: Path) -> None:
 
 
 def take_status(run: ForeignRun, status: Any) -> None:
-    """Take the status of a run that was exported; one that had not ended is DEAD.
-
-    Args:
-        run: The run.
-        status: The status in the lab; a hostile source may name anything.
-    """
+    """Take the status of an exported run, DEAD if it had not ended; a hostile source may name anything."""
     if isinstance(status, str) and status in STATUS_STYLES:
         run.status = "DEAD" if status in _LIVING else status
 
 
 def parse_value(text: str) -> Any:
-    """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text itself.
-
-    Args:
-        text: The text.
-    """
+    """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text."""
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             number = kind(text)

@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 import yaml
 
-from observers.record.regular_file import read_regular
-from runs.errors import ForeignError
-from runs.query.flattening import mapping_of
-from runs.transfer.trackers import csv_files, dvclive_folders, event_files
-from runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_plain
-from runs.transfer.trackers.source_files import file_inside
+from sacristan.observers.record.regular_file import read_regular
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.transfer.trackers import csv_files, dvclive_folders, event_files
+from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_json
+from sacristan.runs.transfer.trackers.source_files import file_inside
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -62,7 +62,7 @@ def _read(root: Path, folder: Path, inner: list[Path]) -> ForeignRun:
     for name in _FILES:
         try:
             path = file_inside(folder, f"{_FOLDER}/{name}")
-            contents[name] = as_plain(yaml.safe_load(read_regular(path)))
+            contents[name] = as_json(yaml.safe_load(read_regular(path)))
         except (ForeignError, OSError, ValueError, yaml.YAMLError, RecursionError) as error:
             run.left_out.append(f"{name}: {' '.join(str(error).split())}")
         else:
@@ -80,7 +80,7 @@ def _read(root: Path, folder: Path, inner: list[Path]) -> ForeignRun:
 
 
 def _take_hydra(run: ForeignRun, folder: Path, hydra: Mapping[str, Any]) -> None:
-    """Take what Hydra says about itself and the job."""
+    """Take what Hydra records about itself and the job."""
     job, runtime = mapping_of(hydra.get("job")), mapping_of(hydra.get("runtime"))
     run.experiment = str(job.get("name") or run.experiment)
     run.info["hydra"] = {
@@ -118,7 +118,7 @@ def _join(run: ForeignRun, folder: Path, inner: list[Path]) -> None:
 
 
 def _add(run: ForeignRun, part: ForeignRun, name: str) -> None:
-    """Add what another reader has read; a metric with the points of one that is there only once."""
+    """Add what another reader has read; of metrics with equal points, only one."""
     present = {curve.name: curve for curve in run.curves}
     for curve in part.curves:
         same = present.get(curve.name)
@@ -137,7 +137,7 @@ def _add(run: ForeignRun, part: ForeignRun, name: str) -> None:
 
 
 def _has_same_points(curve: Curve, other: Curve) -> bool:
-    """Compare two curves, in 32 bits, as event files have no more."""
+    """Compare two curves in 32 bits, which is all that event files have."""
     one, another = curve.values.astype(np.float32), other.values.astype(np.float32)
     return np.array_equal(curve.steps, other.steps) and np.array_equal(one, another, equal_nan=True)
 

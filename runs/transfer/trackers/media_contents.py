@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.kinds import binned
-from observers.media.pixels import png_size
-from observers.media.table import Table
-from observers.record.media_files import Content
-from observers.record.regular_file import read_regular
+from sacristan.observers.media.kinds import binned
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.media.table import Table
+from sacristan.observers.record.media_files import Content
+from sacristan.observers.record.regular_file import read_regular
 
 __all__ = ["file_content", "histogram_content", "png_content", "table_content"]
 
@@ -27,15 +27,7 @@ _FILES = {
 
 
 def file_content(path: Path) -> tuple[str, Content]:
-    """Return the kind and content of a file that records can show: PNG, WAV, MP4, WebM or HTML.
-
-    Args:
-        path: The file.
-
-    Raises:
-        ValueError: If it is another one.
-        OSError: If it cannot be read.
-    """
+    """Return the kind and content of a PNG, WAV, MP4, WebM or HTML file; others are a ValueError."""
     suffix = path.suffix.lower()
     if suffix == ".png":
         return "image", png_content(read_regular(path))
@@ -46,28 +38,13 @@ def file_content(path: Path) -> tuple[str, Content]:
 
 
 def png_content(data: bytes) -> Content:
-    """Return the content of an image.
-
-    Args:
-        data: A PNG file.
-
-    Raises:
-        ValueError: If this is no PNG file.
-    """
+    """Return the content of an image; data that are no PNG file are a ValueError."""
     width, height = png_size(data)
     return Content(data, ".png", "image/png", {"width": width, "height": height})
 
 
 def histogram_content(counts: Any, edges: Any) -> Content:
-    """Return the content of a histogram.
-
-    Args:
-        counts: Numbers, (bins,).
-        edges: Bounds of the bins, (bins + 1,), ascending.
-
-    Raises:
-        ValueError: If these are no histogram.
-    """
+    """Return a histogram of counts (bins,) and ascending edges (bins + 1,); anything else is a ValueError."""
     counts, edges = np.asarray(counts, np.float64), np.asarray(edges, np.float64)
     if counts.ndim != 1 or not len(counts) or edges.shape != (len(counts) + 1,):
         raise ValueError(f"got arrays of shapes {counts.shape} and {edges.shape}, expected (bins,) and (bins + 1,)")
@@ -77,15 +54,7 @@ def histogram_content(counts: Any, edges: Any) -> Content:
 
 
 def table_content(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Content:
-    """Return the content of a table; cells that are no numbers and no texts become JSON.
-
-    Args:
-        columns: Names of the columns.
-        rows: Rows with a cell for each column.
-
-    Raises:
-        MediaError: If these are no table.
-    """
+    """Return the content of a table; cells that are neither numbers nor texts become JSON."""
     plain = (str, int, float, type(None))
     return Table(
         columns, [[cell if isinstance(cell, plain) else json.dumps(cell) for cell in row] for row in rows]

@@ -21,9 +21,9 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import yaml
 
-from runs.errors import ForeignError
-from runs.query.flattening import mapping_of
-from runs.transfer.trackers.foreign_run import (
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.transfer.trackers.foreign_run import (
     UNKNOWN,
     Curve,
     ForeignRun,
@@ -32,7 +32,7 @@ from runs.transfer.trackers.foreign_run import (
     parse_value,
     take_status,
 )
-from runs.transfer.trackers.source_files import (
+from sacristan.runs.transfer.trackers.source_files import (
     damage_of,
     files_below,
     is_database,
@@ -84,7 +84,7 @@ def find(path: Path) -> Iterator[Found]:
 
 
 def _databases(path: Path) -> Iterator[Path]:
-    """Yield the databases of MLflow at a path; one called as MLflow calls it may be damaged."""
+    """Yield the databases of MLflow at a path; one with MLflow's default name may be damaged."""
     for file in sorted(path.glob("*.db")) if path.is_dir() else [path]:
         try:
             if is_database(file) and is_inside(path, file):
@@ -113,7 +113,7 @@ def _find_rows(path: Path) -> Iterator[Found]:
 
 
 def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
-    """Return a run from what both forms hold."""
+    """Return a run from what both kinds of store hold."""
     status = _NUMBERS.get(status, status) if isinstance(status, int) else status
     run = ForeignRun(experiment=experiment, title=tags.pop("mlflow.runName", ""))
     run.status = _STATUSES.get(str(status), UNKNOWN)
@@ -130,7 +130,7 @@ def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, 
 
 
 def _take_own_tags(run: ForeignRun, tags: dict[str, str]) -> None:
-    """Take what an export of the lab has noted in tags."""
+    """Take what Sacristan's export noted in tags."""
     take_status(run, tags.get("sacristan.status"))
     run.tags = [tag for tag in tags.get("sacristan.tags", "").split(", ") if tag]
     with contextlib.suppress(ValueError):
@@ -200,7 +200,7 @@ def _take_rows_of_models(run: ForeignRun, path: Path, database: sqlite3.Connecti
 
 
 def _rows(database: sqlite3.Connection, table: str, key: str, left_out: list[str]) -> Iterator[sqlite3.Row]:
-    """Yield a run's rows of a table in the order of writing, as far as the file is whole."""
+    """Yield a run's rows of a table in the order of writing, as far as the file is intact."""
     return _selected(database, f"SELECT * FROM {table} WHERE run_uuid = ? ORDER BY rowid", key, table, left_out)
 
 
@@ -320,9 +320,9 @@ def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
 
 
 def _artifact_folder(address: Any, base: Path, key: str, *own: Path) -> Path | str:
-    """Return the folder of a run's artifacts, also after the store was moved; or a sentence.
+    """Return the folder of a run's artifacts, even if the store was moved; or a sentence.
 
-    No other folder is taken than one of this run, such as one that a hostile store names.
+    No folder but this run's own is accepted, whatever a hostile store names.
     """
     parts = urlsplit(str(address or ""))
     folder = Path(unquote(parts.path))

@@ -18,12 +18,13 @@ from typing import Any
 
 import numpy as np
 
-from observers.media.kinds import Text
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
-from runs.transfer.trackers.media_contents import file_content, histogram_content
-from runs.transfer.trackers.source_files import file_inside, files_below
+from sacristan.configs.installation import missing_package
+from sacristan.observers.media.kinds import Text
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
+from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content
+from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -77,10 +78,7 @@ def _read(files: dict[int, Path]) -> ForeignRun:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
-        raise MissingExtraError(
-            "exports of Neptune need the package 'pyarrow', which is not installed; "
-            "install it with: pip install 'sacristan[parquet]'"
-        ) from error
+        raise MissingExtraError(missing_package("exports of Neptune need", "pyarrow", "parquet")) from error
     reading = _Reading(next(iter(files.values())).parent)
     run = reading.run
     missing = sorted(set(range(max(files))) - set(files))
@@ -112,15 +110,7 @@ class _Reading:
         self._num_rows = 0
 
     def take(self, batch: Any) -> None:
-        """Take a batch of rows.
-
-        Args:
-            batch: A `pyarrow.RecordBatch`.
-
-        Raises:
-            KeyError: If it lacks a column.
-            ValueError: If a column is of another type.
-        """
+        """Take a `pyarrow.RecordBatch`; a missing column is a KeyError, one of another type a ValueError."""
         import pyarrow.compute as compute
 
         self._num_rows += len(batch)
@@ -216,11 +206,7 @@ class _Reading:
             self.run.artifacts[name if name.endswith(path.suffix) else name + path.suffix] = path
 
     def finish(self) -> ForeignRun:
-        """Return the run.
-
-        Raises:
-            ForeignError: If no row could be read.
-        """
+        """Return the run."""
         run = self.run
         if not self._num_rows:
             raise ForeignError("; ".join(run.left_out) or "its files have no rows")
@@ -233,7 +219,7 @@ class _Reading:
         return run
 
     def _take_system(self, system: dict[str, Any]) -> None:
-        """Take what Neptune says about the run itself."""
+        """Take what Neptune records about the run itself."""
         run = self.run
         run.title = str(system.pop("name", "") or system.get("custom_run_id") or run.title)
         run.note = str(system.pop("description", ""))

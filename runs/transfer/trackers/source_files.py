@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from observers.record.safe_paths import relative_path
-from runs.errors import ForeignError
+from sacristan.observers.record.safe_paths import relative_path
+from sacristan.runs.errors import ForeignError
 
 __all__ = [
     "INCOMPLETE",
@@ -26,29 +26,18 @@ __all__ = [
     "table_columns",
 ]
 
-# The end of the hidden name of a folder that `runs export` has not finished.
+# The end of the hidden name of a folder that `sacristan export` has not finished.
 INCOMPLETE = ".incomplete"
 _MAGIC = b"SQLite format 3\0"
 
 
 def is_incomplete(path: Path) -> bool:
-    """Tell whether a path is in a folder that an export has not finished.
-
-    Args:
-        path: The path.
-    """
+    """Tell whether a path is in a folder that an export has not finished."""
     return any(part.startswith(".") and part.endswith(INCOMPLETE) for part in path.parts)
 
 
 def damage_texts(path: Path, damages: list[tuple[int, int]], size: int, noun: str) -> list[str]:
-    """Return a sentence for each damaged part of a file.
-
-    Args:
-        path: The file.
-        damages: The first byte of each part, and the first after it.
-        size: The file's size.
-        noun: Noun for its records.
-    """
+    """Return a sentence for each damaged part of a file, given by its first byte and the first after it."""
     lost = (
         f"its last {end - start} bytes" if end == size else f"{end - start} bytes from byte {start} on"
         for start, end in damages
@@ -59,9 +48,7 @@ def damage_texts(path: Path, damages: list[tuple[int, int]], size: int, noun: st
 def files_below(folder: Path, left_out: list[str]) -> Iterator[tuple[str, Path]]:
     """Yield the regular files below a folder by their names, which may have slashes.
 
-    Args:
-        folder: The folder.
-        left_out: Receives a sentence for each link, but for one to a file of the folder.
+    `left_out` receives a sentence for each link, except for one to a file of the folder.
     """
     for where, folders, names in os.walk(folder):
         folders.sort()
@@ -76,15 +63,7 @@ def files_below(folder: Path, left_out: list[str]) -> Iterator[tuple[str, Path]]
 
 
 def file_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file or folder below a folder.
-
-    Args:
-        folder: The folder.
-        name: The path below it, as the source writes it.
-
-    Raises:
-        ValueError: If it leads out of the folder, by its name or by a link.
-    """
+    """Return the path below a folder that a source names; one that leads out, even by a link, is a ValueError."""
     path = relative_path(name)
     if path is None or not is_inside(folder, folder / path):
         raise ValueError(f"{name!r} is no path in the run's folder")
@@ -92,21 +71,12 @@ def file_inside(folder: Path, name: str) -> Path:
 
 
 def is_inside(folder: Path, path: Path) -> bool:
-    """Tell whether a path, after all links, is in a folder.
-
-    Args:
-        folder: The folder.
-        path: The path.
-    """
+    """Tell whether a path, after all links, is in a folder."""
     return path.resolve().is_relative_to(folder.resolve())
 
 
 def is_database(path: Path) -> bool:
-    """Tell whether a path is a regular file that begins like a database of SQLite.
-
-    Args:
-        path: The path.
-    """
+    """Tell whether a path is a regular file with the header of a SQLite database."""
     if not path.is_file():
         return False
     with path.open("rb") as stream:
@@ -115,16 +85,9 @@ def is_database(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite database without writing to it: one that its last writer has left unfinished is copied first.
+    """Open a SQLite database without writing to it: one that its last writer left unfinished is copied first.
 
-    Args:
-        path: The file.
-
-    Yields:
-        The connection, for reading only.
-
-    Raises:
-        ForeignError: If it cannot be read, also while it is open.
+    Its errors, also those in the block, become a ForeignError.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -150,12 +113,7 @@ def open_database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def damage_of(path: Path, database: sqlite3.Connection) -> list[str]:
-    """Return a sentence if a database is damaged, as rows may be missing then; there are no checksums of values.
-
-    Args:
-        path: The file.
-        database: The open database.
-    """
+    """Return a sentence if a database is damaged, as rows may be missing then; there are no checksums of values."""
     try:
         ((found,),) = database.execute("PRAGMA integrity_check(1)").fetchall()
     except (sqlite3.Error, ValueError) as error:
@@ -165,11 +123,7 @@ def damage_of(path: Path, database: sqlite3.Connection) -> list[str]:
 
 
 def table_columns(database: sqlite3.Connection) -> dict[str, set[str]]:
-    """Return the names of the columns of each table.
-
-    Args:
-        database: The database.
-    """
+    """Return the names of the columns of each table."""
     rows = database.execute(
         "SELECT m.name, c.name FROM sqlite_master AS m JOIN pragma_table_info(m.name) AS c WHERE m.type = 'table'"
     )

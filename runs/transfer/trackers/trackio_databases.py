@@ -16,12 +16,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from observers.media.kinds import Text
-from observers.record.media_files import Content, MediaEntry
-from runs.errors import ForeignError
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
-from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import damage_of, file_inside, is_database, open_database, table_columns
+from sacristan.observers.media.kinds import Text
+from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.runs.errors import ForeignError
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat
+from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
+from sacristan.runs.transfer.trackers.source_files import (
+    damage_of,
+    file_inside,
+    is_database,
+    open_database,
+    table_columns,
+)
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -36,9 +42,6 @@ class _Project(NamedTuple):
     """A database that is open.
 
     Attributes:
-        path: Its file, named after the project.
-        database: The connection.
-        columns: The columns of each table.
         identity: The column that identifies runs: `run_id`, or `run_name` in old databases.
         damage: A sentence if it is damaged.
     """
@@ -167,7 +170,7 @@ class _Reading:
         except (TypeError, ValueError):
             self.run.left_out.append(f"row {row['id']} of {prefix or 'metrics'} is no JSON object")
             return at
-        for name, value in _flat(values, prefix):
+        for name, value in flat(values, prefix):
             value = _number(value)
             if isinstance(value, int | float):
                 self.points.add(name, step, float(value), at, origin=prefix)
@@ -250,21 +253,13 @@ def _number(value: Any) -> Any:
     return _NUMBERS.get(value, value) if isinstance(value, str) else value
 
 
-def _flat(values: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, dict) and "_type" not in value:
-            yield from _flat(value, f"{prefix}{name}/")
-        else:
-            yield f"{prefix}{name}", value
-
-
 def _time(text: Any) -> float | None:
     seconds = _seconds(text)
     return None if np.isnan(seconds) else seconds
 
 
 def _seconds(text: Any) -> float:
-    """Return a time in ISO 8601, UTC without a zone, as seconds since 1970; NaN if it is none."""
+    """Return a time in ISO 8601, UTC without a zone, as seconds since 1970; NaN if it is not a time."""
     try:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

@@ -17,13 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from observers.record.media_files import MediaEntry
-from runs.errors import ForeignError, MissingExtraError
-from runs.query.flattening import mapping_of
-from runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, take_status
-from runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
-from runs.transfer.trackers.source_files import damage_texts, file_inside, files_below, is_incomplete, is_inside
-from runs.transfer.trackers.wandb_log import HEADER, flat, records
+from sacristan.configs.installation import missing_package
+from sacristan.observers.record.media_files import MediaEntry
+from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat, take_status
+from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
+from sacristan.runs.transfer.trackers.source_files import (
+    damage_texts,
+    file_inside,
+    files_below,
+    is_incomplete,
+    is_inside,
+)
+from sacristan.runs.transfer.trackers.wandb_log import HEADER, records
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -70,10 +77,7 @@ def _message() -> Any:
     try:
         from wandb.proto import wandb_internal_pb2
     except ImportError as error:
-        raise MissingExtraError(
-            "runs of W&B need the package 'wandb', which is not installed; "
-            "install it with: pip install 'sacristan[wandb]'"
-        ) from error
+        raise MissingExtraError(missing_package("runs of W&B need", "wandb", "wandb")) from error
     return wandb_internal_pb2.Record  # type: ignore[attr-defined]
 
 
@@ -105,14 +109,7 @@ class _Reading:
         self._used: set[str] = set()  # files that became media
 
     def read(self, files: list[Path]) -> ForeignRun:
-        """Return the run.
-
-        Args:
-            files: Its `.wandb` files, oldest first.
-
-        Raises:
-            ForeignError: If none holds a whole record.
-        """
+        """Return the run from its `.wandb` files, oldest first."""
         run, count = self._run, 0
         for file in files:
             self._files = file.parent / "files"
@@ -127,7 +124,7 @@ class _Reading:
         run.output = "".join(self._output).encode() or self._output_log()
         names = {*axes, *(curve.name for curve in run.curves)}
         own = mapping_of(self._summary.pop("sacristan", None))
-        if own:  # from `runs export`
+        if own:  # from `sacristan export`
             take_status(run, own.get("status"))
             run.result = own.get("result")
         if summary := {name: value for name, value in self._summary.items() if name not in names}:
@@ -207,7 +204,7 @@ class _Reading:
         at = float(row.pop("_timestamp", np.nan))
         row.pop("_runtime", None)
         self._end_at(at)
-        values = dict(flat(row))
+        values = dict(flat(row, separator="."))
         for name, value in values.items():
             if isinstance(value, dict):
                 self._take_medium(name, value, own_step, at)

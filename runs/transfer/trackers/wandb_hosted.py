@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from runs.errors import ForeignError, MissingExtraError
-from runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, Points
-from runs.transfer.trackers.wandb_log import flat
+from sacristan.configs.installation import missing_package
+from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, Points, flat
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -39,29 +39,18 @@ _LEFT_OUT = "files and system metrics, which stay at W&B"
 
 
 def recognizes(path: Path) -> bool:
-    """Return False: no file is a project of W&B, which must be asked for."""
+    """Return False: projects at W&B are read only on request, and no file is one."""
     return False
 
 
 def find(path: Path) -> Iterator[Found]:
-    """Yield each run of a project, oldest first.
-
-    Args:
-        path: `ENTITY/PROJECT`.
-
-    Raises:
-        ForeignError: If the path is no project, there is no key, or W&B does not answer.
-        MissingExtraError: If the package is not installed.
-    """
+    """Yield each run of the project `ENTITY/PROJECT`, oldest first."""
     if len(path.parts) != 2 or path.is_absolute():
         raise ForeignError(f"got {str(path)!r}, expected ENTITY/PROJECT, as in the address of the project's page")
     try:
         import wandb
     except ImportError as error:
-        raise MissingExtraError(
-            "runs at W&B need the package 'wandb', which is not installed; "
-            "install it with: pip install 'sacristan[wandb]'"
-        ) from error
+        raise MissingExtraError(missing_package("runs at W&B need", "wandb", "wandb")) from error
     address = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rstrip("/")
     if not _has_key(address):
         raise ForeignError(
@@ -127,7 +116,7 @@ class _Reading:
         self._take_history()
         run.curves = sorted(self._points.curves(), key=lambda curve: curve.name)  # W&B sends them in any order
         names = {curve.name for curve in run.curves}
-        summary = dict(flat(dict(source.summary._json_dict)))
+        summary = dict(flat(dict(source.summary._json_dict), separator="."))
         parts = {
             "wandb": _filled(
                 id=source.id, entity=source.entity, group=source.group, job_type=source.job_type, url=source.url,
@@ -153,7 +142,7 @@ class _Reading:
         row.pop("_runtime", None)
         if at == at:
             self._run.stopped = max(at, self._run.stopped or at)
-        for name, value in flat(row):
+        for name, value in flat(row, separator="."):
             if isinstance(value, int | float) or (isinstance(value, str) and value in _NUMBERS):
                 self._points.add(name, step, float(value), at)
             elif value is not None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-__all__ = ["HEADER", "LogWriter", "flat", "records"]
+__all__ = ["HEADER", "LogWriter", "records"]
 
 HEADER = b":W&B"
 # The magic number and the version of the form.
@@ -20,11 +20,9 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 
 
 def records(data: bytes, damages: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the whole records of a file, also those after a damage.
+    """Yield the intact records of a file, also those after a damaged part.
 
-    Args:
-        data: The file's content.
-        damages: Gets the first byte of each damaged part and the first after it.
+    `damages` gets the first byte of each damaged part and the first after it.
     """
     at, begin = _HEADER_BYTES, 0
     bad: int | None = None
@@ -65,29 +63,21 @@ def _piece(data: bytes, at: int) -> tuple[int, bytes] | None:
 
 
 def _distance(data: bytes, at: int, room: int) -> int:
-    """Return how far the next piece is from a damaged one: right behind it, or at the beginning of the next block."""
+    """Return the distance to the next piece after a damaged one: right behind it, or at the start of the next block."""
     length = _HEAD.unpack_from(data, at)[1] if at + _HEAD.size <= len(data) else room
     after = _HEAD.size + length
     return after if after + _HEAD.size <= room and _piece(data, at + after) is not None else room
 
 
 class LogWriter:
-    """Writes records to a new file.
-
-    Args:
-        stream: The stream, at its start.
-    """
+    """Writes records to a new file."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._at = stream.write(HEADER + _HEADER_REST)
 
     def add(self, record: bytes) -> None:
-        """Append a record, in a piece for each block that it reaches into.
-
-        Args:
-            record: Its bytes.
-        """
+        """Append a record, split at the blocks that it spans."""
         is_first, start = True, 0
         while is_first or start < len(record):
             room = _BLOCK_BYTES - self._at % _BLOCK_BYTES
@@ -104,17 +94,3 @@ class LogWriter:
 
 def _checksum(kind: int, piece: bytes) -> int:
     return zlib.crc32(piece, zlib.crc32(bytes([kind])))
-
-
-def flat(row: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of a row of history by dotted name; a medium, which has a `_type`, is one value.
-
-    Args:
-        row: The row.
-        prefix: What each name begins with.
-    """
-    for name, value in row.items():
-        if isinstance(value, dict) and "_type" not in value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value

@@ -5,9 +5,9 @@ import re
 import pymongo
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver, MongoObserver
-from runs import open_store
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import open_store
 
 EVIL = "<script>alert(1)</script>"
 

@@ -1,4 +1,4 @@
-"""`python -m runs board`: addresses, tokens, TLS, and what is missing."""
+"""`sacristan board`: addresses, tokens, TLS, and what is missing."""
 
 import contextlib
 import http.client
@@ -12,17 +12,29 @@ import sys
 
 import pytest
 
-import runs
-from runs.__main__ import main
-from runs.board.serving import BoardServer
-from runs.errors import ServerError
+from sacristan import runs
+from sacristan.__main__ import main
+from sacristan.configs.installation import install_command
+from sacristan.runs.board.serving import BoardServer
+from sacristan.runs.errors import ServerError
 from tests.processes import PIPE, Process
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
 def test_board_is_served_until_it_is_told_to_end(recorded, signals):
-    command = [sys.executable, "-m", "runs", "board", "--store", str(recorded), "--port", "0", "--no-open", "--token"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacristan",
+        "board",
+        "--store",
+        str(recorded),
+        "--port",
+        "0",
+        "--no-open",
+        "--token",
+    ]
     process = Process(command, stdout=PIPE, stderr=PIPE, text=True)
     try:
         line = process.stdout.readline()
@@ -85,7 +97,18 @@ def test_board_is_served_over_tls(recorded, tmp_path):
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     out = ["-keyout", str(files["key"]), "-out", str(files["certificate"])]
     subprocess.run(["openssl", "req", *options, *names, *out], check=True, capture_output=True)
-    command = [sys.executable, "-m", "runs", "--store", str(recorded), "board", "--port", "0", "--no-open", "--token"]
+    command = [
+        sys.executable,
+        "-m",
+        "sacristan",
+        "--store",
+        str(recorded),
+        "board",
+        "--port",
+        "0",
+        "--no-open",
+        "--token",
+    ]
     command += ["--public-name", "runs.example.org", "--certificate", files["certificate"], "--key", files["key"]]
     with Process(command, stdout=PIPE, stderr=PIPE, text=True) as process:
         port, token = re.match(r"https://127\.0\.0\.1:(\d+)/\?token=(\S{32}) ", process.stdout.readline()).groups()
@@ -127,11 +150,11 @@ def test_taken_port_is_told(recorded):
 
 def test_missing_package_names_the_extra(monkeypatch, recorded, capsys):
     monkeypatch.setattr(runs, "board", runs.board)  # as it is put in place anew by what is imported here
-    for name in [name for name in sys.modules if name.startswith("runs.board")]:
+    for name in [name for name in sys.modules if name.startswith("sacristan.runs.board")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert main(["--store", str(recorded), "board", "--no-open"]) == 1
     assert capsys.readouterr().err == (
         "error: the board needs the package 'uvicorn', which is not installed; "
-        "install it with: pip install 'sacristan[board]'\n"
+        f"install it with: {install_command('board')}\n"
     )

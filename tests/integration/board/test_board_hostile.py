@@ -10,10 +10,10 @@ import pymongo
 import pytest
 from starlette.testclient import TestClient
 
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
+from sacristan.__main__ import main
+from sacristan.runs.board.app import create_app
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 hostile = importlib.util.module_from_spec(spec)

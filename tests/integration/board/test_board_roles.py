@@ -9,15 +9,15 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from runs.__main__ import main
-from runs.board.app import create_app
-from runs.board.policy import Policy, Proxy
-from runs.board.routes import ROUTES
-from runs.board.serving import BoardServer
-from runs.board.tokens import TokenFile, default_tokens
-from runs.board.visitors import Role
-from runs.errors import ServerError
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.runs.board.app import create_app
+from sacristan.runs.board.policy import Policy, Proxy
+from sacristan.runs.board.routes import ROUTES
+from sacristan.runs.board.serving import BoardServer
+from sacristan.runs.board.tokens import TokenFile, default_tokens
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.errors import ServerError
+from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
 # Each request that writes, and the least role that may send it.
@@ -167,7 +167,7 @@ def test_mine_is_the_account_that_a_token_names(client_of, own_store, file, caps
 
 @pytest.mark.slow
 def test_running_board_obeys_the_command_line_and_logs_no_token(recorded, file, own_folder_of_settings):
-    command = [sys.executable, "-m", "runs"]
+    command = [sys.executable, "-m", "sacristan"]
     secret = file.add("ann", Role.READ)
     options = ["--store", str(recorded), "--port", "0", "--no-open", "--tokens", str(file.path)]
     process = Process([*command, "board", *options], stdout=PIPE, stderr=PIPE, text=True)

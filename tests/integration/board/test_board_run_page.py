@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments import Experiment
-from observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
-from observers.media.kinds import Media
-from observers.record.media_files import Content
-from observers.record.points.points import POINT
-from runs.comparison.curves import smoothed
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
+from sacristan.experiments import Experiment
+from sacristan.observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
+from sacristan.observers.media.kinds import Media
+from sacristan.observers.record.media_files import Content
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs.comparison.curves import smoothed
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 from tests.processes import PIPE, Process
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
@@ -109,7 +109,7 @@ def test_overview_tells_what_was_set_and_what_came_out(client_of, store):
 def test_commands_start_the_run_again(client_of, recorded):
     text = client_of(recorded).get("/runs/3").text
     for command in ("reproduce 3", "resume 3", "fork 3 with lr=1e-4"):
-        assert f"python -m runs --store {recorded} {command}" in text
+        assert f"sacristan --store {recorded} {command}" in text
 
 
 def test_parents_and_children_lead_to_each_other(client_of, recorded, tmp_path):
@@ -200,7 +200,7 @@ def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
     assert float(rows[9].rpartition(",")[2]) == 0.1 / 10
     assert answer.headers["content-disposition"] == 'attachment; filename="run_1_train_loss.csv"'
     assert len(client.get("/points", params={**query, "from": 9.5, "to": 12}).text.splitlines()) == 4
-    monkeypatch.setattr("runs.board.points_page.MAX_POINTS", 39)
+    monkeypatch.setattr("sacristan.runs.board.points_page.MAX_POINTS", 39)
     answer = client.get("/points", params=query)
     assert answer.status_code == 409
     assert answer.json()["error"].startswith("got 40 points of train/loss, expected 39 at most in one file; choose")
@@ -293,12 +293,12 @@ def test_points_are_sent_by_axis_and_decimated(client_of, kept, monkeypatch):
         return np.frombuffer(answer.content, np.float32), answer
 
     assert points(PLAIN)[0].tolist() == POINTS.T.ravel().tolist()
-    monkeypatch.setattr("runs.board.media_page._MAX_POINTS", 4)
+    monkeypatch.setattr("sacristan.runs.board.media_page._MAX_POINTS", 4)
     assert "10 points, one in 3 is drawn" in client.get("/medium", params={"run": "1", "number": SCAN}).text
     content = points(SCAN)[1].content
     assert np.frombuffer(content[:48], np.float32).tolist() == POINTS[::3].T.ravel().tolist()
     assert list(content[48:]) == COLORS[::3].ravel().tolist()
-    monkeypatch.setattr("runs.board.media_page._MAX_CLOUD", 9)
+    monkeypatch.setattr("sacristan.runs.board.media_page._MAX_CLOUD", 9)
     answer = client.get("/medium/points", params={"run": "1", "number": SCAN})
     assert (answer.status_code, "has 10 points, and a page takes 9; download it" in answer.text) == (409, True)
     answer = client.get("/medium/points", params={"run": "1", "number": TONE})
@@ -580,8 +580,8 @@ def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, rec
 LIVING = """
 import sys
 from pathlib import Path
-from experiments import Experiment
-from observers import FileObserver, Text
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Text
 ex = Experiment("living", save_git_info=False)
 ex.observers.append(FileObserver("store"))
 

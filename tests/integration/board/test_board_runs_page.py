@@ -14,13 +14,13 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from experiments import Experiment
-from observers import MongoObserver
-from runs.board.views import RunsView
-from runs.errors import StoreAwayError, StoreError
-from runs.query.index.batch import Batch
-from runs.stores.opening import open_store
-from runs.stores.pool import StorePool
+from sacristan.experiments import Experiment
+from sacristan.observers import MongoObserver
+from sacristan.runs.board.views import RunsView
+from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.query.index.batch import Batch
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.pool import StorePool
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import drawn
 
@@ -128,7 +128,7 @@ def test_what_is_typed_becomes_a_condition_or_words():
 
 
 def test_many_runs_of_a_filter_are_counted_when_the_page_watches(client_of, many, monkeypatch):
-    monkeypatch.setattr("runs.board.runs_page._COUNTED", 5)
+    monkeypatch.setattr("sacristan.runs.board.runs_page._COUNTED", 5)
     client, query = client_of(many), {"where": "lr>0"}
     assert '<span id="total">at least 55</span>' in client.get("/runs", params=query).text
     assert client.get("/list/rows", params=query).headers["x-total"] == "60"

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from runs.board.assets import plotly_url, static_url
-from runs.board.policy import Policy, check_address
-from runs.errors import StoreError
+from sacristan.runs.board.assets import plotly_url, static_url
+from sacristan.runs.board.policy import Policy, check_address
+from sacristan.runs.errors import StoreError
 
 TOKEN = "a token that nobody guesses"
 

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from runs.__main__ import main
-from runs.board.policy import Proxy
-from runs.board.tokens import TokenFile
-from runs.board.visitors import Role
-from runs.stores.authors import MOST_CHANGES, Author
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
+from sacristan.__main__ import main
+from sacristan.runs.board.policy import Proxy
+from sacristan.runs.board.tokens import TokenFile
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.stores.authors import MOST_CHANGES, Author
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 from tests.processes import PIPE, Process
 
 
@@ -79,8 +79,8 @@ def test_changes_are_bounded_and_none_is_lost_between_two_boards(client_of, own_
 
 WRITER = """
 import sys
-from runs.errors import ChangedError
-from runs.stores.opening import open_store
+from sacristan.runs.errors import ChangedError
+from sacristan.runs.stores.opening import open_store
 where, who = sys.argv[1:]
 with open_store(where) as store:
     run = store.get("1")

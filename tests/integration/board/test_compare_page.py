@@ -7,9 +7,9 @@ import shutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from experiments import Experiment
-from observers import FileObserver, Image, PointCloud
-from runs import copy, open_store
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Image, PointCloud
+from sacristan.runs import copy, open_store
 
 TABS = ("config", "sources", "media", "statistics")
 

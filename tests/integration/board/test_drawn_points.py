@@ -9,10 +9,10 @@ import math
 import numpy as np
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from observers.record.points.points import POINT
-from runs.__main__ import main as runs
+from sacristan.__main__ import main as runs
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.observers.record.points.points import POINT
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import drawn, panel
 

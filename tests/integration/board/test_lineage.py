@@ -6,13 +6,13 @@ from contextlib import suppress
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs.__main__ import main
-from runs.board.lineage import lineage_of
-from runs.stores.folders.run import FolderRun
-from runs.stores.mongo.run import MongoRun
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs.board.lineage import lineage_of
+from sacristan.runs.stores.folders.run import FolderRun
+from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.opening import open_store
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import assert_accessible, drawn, panel
 

@@ -3,8 +3,8 @@
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from experiments import Experiment
-from observers import FileObserver, Table, Text
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver, Table, Text
 from tests.integration.board.conftest import database_of
 
 NAME = "test/<b>cases</b>"

@@ -1,4 +1,4 @@
-"""`python -m runs report`: one file, looked at in a real browser."""
+"""`sacristan report`: one file, looked at in a real browser."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from experiments import Experiment
-from observers import FileObserver
-from runs import StoreError, open_store, write_report
-from runs.__main__ import main
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import FileObserver
+from sacristan.runs import StoreError, open_store, write_report
 
 EVIL = "</title></style><script>document.title='pwned'</script><img src=http://evil.example/x onerror=alert(1)>"
 

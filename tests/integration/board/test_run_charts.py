@@ -12,10 +12,10 @@ import pymongo
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from observers.record.points.points import POINT
-from runs.board.colours import colour_of
-from runs.stores.opening import open_store
-from runs.transfer.copying import copy
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs.board.colours import colour_of
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 from tests.integration.board.test_workspace import panel
 
 NUM_RUNS = 24

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from runs.board.tokens import TokenFile
-from runs.board.visitors import Role
-from runs.errors import ChangedError, FilterError, StoreError
-from runs.stores.opening import open_store
-from runs.stores.saved_views import SavedView
+from sacristan.runs.board.tokens import TokenFile
+from sacristan.runs.board.visitors import Role
+from sacristan.runs.errors import ChangedError, FilterError, StoreError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.saved_views import SavedView
 
 # Ranges of parallel coordinates, as the browser writes them.
 BRUSHES = "brush.lr=0.02..&brush.kind=a&brush.kind=b"

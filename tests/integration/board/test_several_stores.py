@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from runs.__main__ import main
-from runs.board.rendering import HERE
-from runs.stores.opening import open_store
+from sacristan.__main__ import main
+from sacristan.runs.board.rendering import HERE
+from sacristan.runs.stores.opening import open_store
 
 DOWN = "mongodb://127.0.0.1:1/lab?serverSelectionTimeoutMS=300"
 

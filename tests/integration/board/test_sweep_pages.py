@@ -12,18 +12,18 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from markupsafe import escape
 
-from observers.mongo.destination import Destination
-from observers.record.schema import FORMAT
-from runs.errors import MissingExtraError, SweepError
-from runs.stores.opening import open_store
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study import mongo_storage
-from runs.sweeps.study.journals import _FileJournal
-from runs.sweeps.study.place import Place
-from runs.sweeps.study.study import Study
-from runs.sweeps.views.reading import SweepReader, importances_of, read_definitions
-from runs.sweeps.views.status import Watcher, command_line
+from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.record.schema import FORMAT
+from sacristan.runs.errors import MissingExtraError, SweepError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study import mongo_storage
+from sacristan.runs.sweeps.study.journals import _FileJournal
+from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.study import Study
+from sacristan.runs.sweeps.views.reading import SweepReader, importances_of, read_definitions
+from sacristan.runs.sweeps.views.status import Watcher, command_line
 
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = {
@@ -305,7 +305,7 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
             raise MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
         yield
 
-    monkeypatch.setattr("runs.sweeps.study.study.needing_extra", lacking)
+    monkeypatch.setattr("sacristan.runs.sweeps.study.study.needing_extra", lacking)
     answer = client_of(swept).get("/sweeps/first")
     assert answer.status_code == 409
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text

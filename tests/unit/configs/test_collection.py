@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from configs import collection
-from experiments import Experiment
-from ingredients.errors import ConfigError
+from sacristan.configs import collection
+from sacristan.experiments import Experiment
+from sacristan.ingredients.errors import ConfigError
 
 
 @pytest.fixture

@@ -61,9 +61,9 @@ def found(before):
     if os.fork() == 0:
         with os.fdopen(write, "w") as stream, contextlib.redirect_stdout(stream):
             exec(before, globals())
-            import ingredients
+            from sacristan import ingredients
             from sacred.dependencies import PackageDependency, get_dependencies_from_pkg
-            asked = "yaml", "numpy", "torch", "configs", "math"
+            asked = "yaml", "numpy", "torch", "sacristan", "math"
             of_modules = [PackageDependency.create(sys.modules[name]) for name in asked]
             for package in of_modules:
                 package.fill_missing_version()
@@ -98,41 +98,49 @@ def run(script, **environment):
 
 @pytest.mark.slow
 def test_pandas_is_not_imported_and_its_objects_are_serialized_as_by_sacred_alone(by_sacred_alone):
-    asked = "import sys, ingredients, experiments; print('pandas' in sys.modules)"
+    asked = "import sys, sacristan.ingredients, sacristan.experiments; print('pandas' in sys.modules)"
     assert run(asked + FLATTEN) == "False\n" + by_sacred_alone
 
 
 @pytest.mark.slow
 def test_pandas_that_is_imported_before_stays(by_sacred_alone):
-    assert run("import pandas, ingredients" + FLATTEN) == by_sacred_alone
+    assert run("import pandas, sacristan.ingredients" + FLATTEN) == by_sacred_alone
 
 
 @pytest.mark.slow
 def test_pandas_is_imported_at_once_where_sacreds_tinydb_observer_needs_it(tmp_path):
     (tmp_path / "tinydb.py").touch()
-    asked = "import sys, ingredients; print('pandas' in sys.modules)"
+    asked = "import sys, sacristan.ingredients; print('pandas' in sys.modules)"
     assert run(asked, PYTHONPATH=str(tmp_path)) == "True\n"
 
 
 def test_configs_are_written_where_sacred_is_imported_before_the_lab():
-    script = "import sacred, yaml, ingredients; from configs import Map; print(yaml.safe_dump(Map({'a': 1})), end='')"
+    script = "import sacred, yaml, sacristan.ingredients; from sacristan.configs import Map\n"
+    script += "print(yaml.safe_dump(Map({'a': 1})), end='')"
     assert run(script) == "a: 1\n"
 
 
 @pytest.mark.slow
 def test_python_has_the_names_that_sacred_had_before_its_import():
-    script = "import pkgutil; before = dict(vars(pkgutil)); import ingredients; print(vars(pkgutil) == before)"
+    script = "import pkgutil; before = dict(vars(pkgutil)); import sacristan.ingredients\n"
+    script += "print(vars(pkgutil) == before)"
     assert run(script) == "True\n"
-    assert run(f"{AS_PYTHON_3_14}import ingredients; print(hasattr(pkgutil, 'find_loader'))") == "False\n"
+    assert run(f"{AS_PYTHON_3_14}import sacristan.ingredients; print(hasattr(pkgutil, 'find_loader'))") == "False\n"
 
 
 @pytest.mark.slow
 def test_sacred_is_imported_where_its_names_are_gone_whatever_comes_first():
     """Each in a fork of a process that has imported what all of them need."""
-    firsts = ["ingredients", "experiments", "observers.file.observer", "observers.mongo.observer", "observers.options"]
+    firsts = [
+        "sacristan.ingredients",
+        "sacristan.experiments",
+        "sacristan.observers.file.observer",
+        "sacristan.observers.mongo.observer",
+        "sacristan.observers.options",
+    ]
     script = f"""{AS_PYTHON_3_14}
 import importlib, os, numpy, pymongo, yaml
-assert not {{"sacred", "pandas", "configs"}} & sys.modules.keys()
+assert not {{"sacred", "pandas", "sacristan"}} & sys.modules.keys()
 for first in {firsts}:
     if os.fork() == 0:
         importlib.import_module(first)
@@ -147,7 +155,7 @@ for first in {firsts}:
 
 def test_all_of_sacred_and_what_it_needs_is_imported_where_names_are_gone():
     script = f"""{AS_PYTHON_3_14}
-import ingredients, docopt, importlib, munch, jsonpickle, sacred
+import sacristan.ingredients, docopt, importlib, munch, jsonpickle, sacred
 needing = ("sacred.observers.sql", "sacred.observers.tinydb_hashfs", "sacred.stflow")  # packages
 names = [module.name for module in pkgutil.walk_packages(sacred.__path__, "sacred.")]
 for name in names:

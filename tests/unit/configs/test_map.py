@@ -11,8 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from configs import FrozenList, Map, MutableMap, freeze, to_plain
-from configs.importing import import_sacred
+from sacristan.configs import FrozenList, Map, MutableMap, freeze, to_plain
+from sacristan.configs.importing import import_sacred
 
 PLAIN = {"model": {"name": "mlp", "options": {"hidden": [64, 32]}}, "groups": [{"match": "*.bias"}, [{"deep": 1}]]}
 

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from configs import slurm
+from sacristan.configs import slurm
 
 # Prints the state of the job, and notes what it was asked.
 SCONTROL = """#!/bin/bash

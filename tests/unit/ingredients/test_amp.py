@@ -4,9 +4,9 @@ import inspect
 
 import torch
 
-from experiments import Experiment
-from ingredients import amp
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments import Experiment
+from sacristan.ingredients import amp
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 SETTINGS = {
     "dtype": "float16",

@@ -4,9 +4,9 @@ import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
-from ingredients import checkpoint
-from ingredients.checkpoint import config
-from ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients import checkpoint
+from sacristan.ingredients.checkpoint import config
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 
 # What is no setting: it is given by the experiment.
 OBJECTS = ("folder", "config", "start", "legacy_defaults", "resume", "record")
@@ -15,7 +15,7 @@ OBJECTS = ("folder", "config", "start", "legacy_defaults", "resume", "record")
 def test_config_has_the_arguments_of_the_checkpointer_and_their_defaults():
     parameters = inspect.signature(Checkpointer).parameters
     theirs = {name: parameter.default for name, parameter in parameters.items() if name not in OBJECTS}
-    assert config() == {**theirs, "path": None, "resume": None, "dtype": "float32"}
+    assert config() == {**theirs, "path": None, "resume": None, "dtype": "float32", "requeue": False}
 
 
 def test_other_ranks_take_the_checkpoint_of_a_run_from_rank_0(monkeypatch):

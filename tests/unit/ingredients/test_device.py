@@ -6,12 +6,12 @@ import os
 import pytest
 import torch
 
-from experiments import Experiment
-from ingredients import device
-from ingredients.config.seed import global_stream
-from ingredients.device import check_gpus, choose_device, gpu_of
-from ingredients.errors import ConfigError, DeviceError
-from ingredients.ranks.world import World
+from sacristan.experiments import Experiment
+from sacristan.ingredients import device
+from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients.device import check_gpus, choose_device, gpu_of
+from sacristan.ingredients.errors import ConfigError, DeviceError
+from sacristan.ingredients.ranks.world import World
 
 
 @pytest.fixture(autouse=True)
@@ -163,12 +163,12 @@ def test_make_device_with_a_number_makes_it_the_current_one():
 
 
 def test_make_device_sets_the_precision_of_products_and_says_so(caplog):
-    with caplog.at_level(logging.INFO, "ingredients.device"):
+    with caplog.at_level(logging.INFO, "sacristan.ingredients.device"):
         make(matmul_precision="high")
         assert torch.get_float32_matmul_precision() == "high"
         make()
         assert torch.get_float32_matmul_precision() == "high"  # left as it is
-    said = [record.getMessage() for record in caplog.records if record.name == "ingredients.device"]
+    said = [record.getMessage() for record in caplog.records if record.name == "sacristan.ingredients.device"]
     assert said == ["float32 matrix products in high precision (device.matmul_precision)"]
 
 

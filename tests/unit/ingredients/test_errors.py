@@ -1,4 +1,4 @@
-"""The tree of errors, as `ingredients.errors` draws it, and that Sacred's own `except` clauses work."""
+"""The tree of errors, as `sacristan.ingredients.errors` draws it, and that Sacred's own `except` clauses work."""
 
 import ast
 import pickle
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sacred import utils
 
-import ingredients
-from experiments import Experiment
-from ingredients import Ingredient, errors
+from sacristan import ingredients
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient, errors
 
 ROOT = Path(__file__).parents[3]
 NAMES = [name for name in errors.__all__ if name != "LabError"]

@@ -3,18 +3,20 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import math
+import re
 import sys
 
 import pytest
 import torch
 from torch import nn
 
-from experiments.training.loop import evaluate, fit
-from experiments.training.tasks import Supervised
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.errors import ConfigError, LossError
-from ingredients.losses.building import Loss, build_loss
-from ingredients.losses.measures import Measures, build_measures
+from sacristan.configs.installation import install_command
+from sacristan.experiments.training.loop import evaluate, fit
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.errors import ConfigError, LossError
+from sacristan.ingredients.losses.building import Loss, build_loss
+from sacristan.ingredients.losses.measures import Measures, build_measures
 
 # Found, but not imported: each worker collects all tests, and one of them runs these.
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("torchmetrics") is None, reason="needs torchmetrics")
@@ -163,7 +165,7 @@ def test_metric_that_cannot_be_is_refused(data, use, message):
 
 def test_metrics_without_torchmetrics_say_what_to_install(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(LossError, match=r"not installed; pip install 'sacristan\[metrics\]'"):
+    with pytest.raises(LossError, match=f"not installed; install it with: {re.escape(install_command('metrics'))}"):
         measured(data, {"f1": "F1Score"})
 
 

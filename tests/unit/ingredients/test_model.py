@@ -4,8 +4,8 @@ import inspect
 
 import pytest
 
-from ingredients.model import OPTIONS, config
-from ingredients.models.networks import NETWORKS
+from sacristan.ingredients.model import OPTIONS, config
+from sacristan.ingredients.models.networks import NETWORKS
 
 
 def as_written(value):

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 
 import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ConfigError, MissingDependencyError, OptimizerError
-from ingredients.losses.building import Loss
-from ingredients.models.freezing import Freezing
-from ingredients.optimizer import build_optimizer, config, parameter_groups
+from sacristan.configs.installation import install_command
+from sacristan.ingredients.errors import ConfigError, MissingDependencyError, OptimizerError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.optimizer import build_optimizer, config, parameter_groups
 
 NAMES = sorted(
     name
@@ -296,7 +298,7 @@ def rates_of(optimizer):
 
 
 def test_optimizer_with_layer_decay_lowers_the_rate_from_layer_to_layer(caplog):
-    caplog.set_level("INFO", "ingredients.optimizer")
+    caplog.set_level("INFO", "sacristan.ingredients.optimizer")
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
     optimizer = build_optimizer(model, "SGD", 0.1, layer_decay=0.5)
     assert rates_of(optimizer) == {
@@ -386,8 +388,7 @@ def test_implementation_that_there_is_not_is_refused(model, name, settings, mess
 
 def test_optimizer_of_bitsandbytes_names_the_extra_where_that_is_not_installed(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    message = (
-        r"optimizer.name=bitsandbytes.optim.AdamW8bit needs the package 'bitsandbytes', .* 'sacristan\[bitsandbytes\]'"
-    )
+    install = re.escape(install_command("bitsandbytes"))
+    message = f"optimizer.name=bitsandbytes.optim.AdamW8bit needs the package 'bitsandbytes', .* {install}"
     with pytest.raises(MissingDependencyError, match=message):
         build_optimizer(model, "bitsandbytes.optim.AdamW8bit", 0.1)

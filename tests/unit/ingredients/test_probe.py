@@ -1,7 +1,7 @@
 import pytest
 
-from ingredients.errors import ConfigError
-from ingredients.probe import check_probes, check_profile
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.probe import check_probes, check_profile
 
 REFUSED = [
     (lambda: check_probes(0, []), r"probe\.every: got 0, expected at least 1"),

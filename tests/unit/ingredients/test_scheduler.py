@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from ingredients.errors import ConfigError, SchedulerError
-from ingredients.optimizer import build_optimizer
-from ingredients.scheduler import build_schedule, config
+from sacristan.ingredients.errors import ConfigError, SchedulerError
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.scheduler import build_schedule, config
 
 EPOCHS, STEPS = 6, 4
 METRICS = {"val/loss": 1.0, "val/accuracy": 0.5}

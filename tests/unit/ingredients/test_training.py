@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import inspect
 
-from experiments.training.loop import fit
-from ingredients.training import config, fast
+from sacristan.experiments.training.loop import fit
+from sacristan.ingredients.training import config, fast
 
 PARTS = {"model", "data", "loss", "optimizer", "log", "scheduler", "amp", "checkpointer", "callbacks"}
 

@@ -1,10 +1,10 @@
-"""The tree of errors, as `observers.errors` draws it."""
+"""The tree of errors, as `sacristan.observers.errors` draws it."""
 
 import re
 
 import pytest
 
-from observers import errors
+from sacristan.observers import errors
 
 NAMES = [name for name in errors.__all__ if name != "ObserversError"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from observers.record.points.summaries import summarize
-from runs.stores.opening import open_store
-from runs.stores.store import Store
+from sacristan.observers.record.points.summaries import summarize
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.store import Store
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The tree of errors, as `runs.errors` draws it, and that nothing else leaves the package."""
+"""The tree of errors, as `sacristan.runs.errors` draws it, and that nothing else leaves the package."""
 
 import importlib
 import pkgutil
@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-import runs
-from runs import errors
+from sacristan import runs
+from sacristan.runs import errors
 
 NAMES = [name for name in errors.__all__ if name.endswith("Error") and name != "RunsError"]
 
@@ -29,10 +29,12 @@ def test_the_drawing_shows_the_tree():
 
 def test_no_other_module_has_errors_of_its_own():
     homes = [
-        found.name for found in pkgutil.walk_packages(runs.__path__, "runs.") if not found.name.endswith("__main__")
+        found.name
+        for found in pkgutil.walk_packages(runs.__path__, "sacristan.runs.")
+        if not found.name.endswith("__main__")
     ]
     classes = {
         thing for home in homes for thing in vars(importlib.import_module(home)).values() if isinstance(thing, type)
     }
-    raised = {one for one in classes if issubclass(one, BaseException) and one.__module__.startswith("runs.")}
-    assert {one.__module__ for one in raised} == {"runs.errors"}
+    raised = {one for one in classes if issubclass(one, BaseException) and one.__module__.startswith("sacristan.runs.")}
+    assert {one.__module__ for one in raised} == {"sacristan.runs.errors"}

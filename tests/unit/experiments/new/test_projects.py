@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.new import write_project
-from ingredients import ConfigError
+from sacristan.experiments.new import write_project
+from sacristan.ingredients import ConfigError
 from tests.processes import PIPE, Process
 from tests.unit.experiments.new.test_writing import files_limited_to
 
@@ -39,9 +39,11 @@ def test_project_is_a_repository_that_bears_its_name_everywhere(tmp_path, monkey
         ("class", "expected a name that Python can import.* write for example my_study$"),
         ("test_vision", "pytest would collect test_vision.py"),
         ("json", "there is a module of that name already .* and the package json would be imported in its place"),
-        *((name, "there is a module of that name already") for name in ("configs", "experiments", "ingredients")),
-        *((name, "there is a module of that name already") for name in ("observers", "runs", "torch")),
-        *((name, "every project has a file, folder or package called") for name in ("exp", "tests", "recipes")),
+        ("torch", "there is a module of that name already"),
+        *(
+            (name, "every project has a file, folder or package called")
+            for name in ("exp", "tests", "recipes", "sacristan")
+        ),
         ("scikit_learn", "an installed package has that name already, which pip would replace"),
     ],
 )
@@ -94,7 +96,7 @@ def test_interrupted_command_leaves_nothing(tmp_path):
     (tmp_path / "bin" / "git").chmod(0o755)
     os.mkfifo(tmp_path / "begun")
     environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
-    command = [sys.executable, "-m", "experiments", "new", "vision", "--project"]
+    command = [sys.executable, "-m", "sacristan", "new", "vision", "--project"]
     with Process(command, cwd=tmp_path / "work", env=environment, stdout=PIPE, stderr=PIPE, text=True) as process:
         assert (tmp_path / "begun").read_text() == "here\n"
         os.kill(process.pid, signal.SIGINT)

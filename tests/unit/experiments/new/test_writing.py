@@ -4,9 +4,9 @@ import sys
 
 import pytest
 
-from experiments.__main__ import main
-from experiments.new import write_experiment
-from ingredients import ConfigError
+from sacristan.__main__ import main
+from sacristan.experiments.new import write_experiment
+from sacristan.ingredients import ConfigError
 
 
 @contextlib.contextmanager

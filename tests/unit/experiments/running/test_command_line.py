@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from experiments import Experiment
-from experiments.running.command_line import check_command_line
-from ingredients import ConfigError
+from sacristan.experiments import Experiment
+from sacristan.experiments.running.command_line import check_command_line
+from sacristan.ingredients import ConfigError
 
 OPTIONS = Experiment("x", interactive=True).all_cli_options
 

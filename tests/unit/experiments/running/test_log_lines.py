@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from experiments.running.log_lines import log_to_stderr
+from sacristan.experiments.running.log_lines import log_to_stderr
 
 
 @pytest.fixture(autouse=True)
@@ -18,9 +18,9 @@ def level():
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("experiments.training.progress", "progress"),
-        ("ingredients.data", "data"),
-        ("observers.mongo.delivery", "delivery"),
+        ("sacristan.experiments.training.progress", "progress"),
+        ("sacristan.ingredients.data", "data"),
+        ("sacristan.observers.mongo.delivery", "delivery"),
         ("runs", "runs"),
         ("exp", "exp"),
         ("data.make_data", "data.make_data"),

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.running.metrics_buffer import MetricsBuffer
-from observers.errors import MetricError
+from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.observers.errors import MetricError
 
 
 class Wordless:
@@ -195,7 +195,7 @@ def test_steps_without_a_number_count_on_from_the_last_of_any_kind(buffer):
 
 
 def test_clock_that_was_set_back_loses_no_point(buffer, monkeypatch):
-    monkeypatch.setattr("experiments.running.metrics_buffer.run_time", lambda: 0.0)
+    monkeypatch.setattr("sacristan.experiments.running.metrics_buffer.run_time", lambda: 0.0)
     for step in range(3):
         buffer.log_scalar_metric("x", 1.0, step)
     assert [step for step, _ in logged(buffer)["x"]] == [0, 1, 2]

@@ -8,9 +8,9 @@ import types
 import psutil
 import pytest
 
-from experiments import Experiment
-from experiments.running import system_metrics
-from experiments.running.system_metrics import Sampler, check_interval
+from sacristan.experiments import Experiment
+from sacristan.experiments.running import system_metrics
+from sacristan.experiments.running.system_metrics import Sampler, check_interval
 
 ALWAYS = {
     "cpu_percent",

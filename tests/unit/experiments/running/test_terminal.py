@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments.running import captured_output
+from sacristan.experiments.running import captured_output
 
 
 @pytest.fixture

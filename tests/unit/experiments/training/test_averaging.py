@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.callbacks import Callback
-from experiments.training.implied import Averaging
-from experiments.training.loop import evaluate, fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ConfigError
-from ingredients.models.freezing import Freezing
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.implied import Averaging
+from sacristan.experiments.training.loop import evaluate, fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.models.freezing import Freezing
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 

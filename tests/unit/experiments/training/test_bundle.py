@@ -11,9 +11,9 @@ import sys
 import pytest
 import torch
 
-from experiments.training.bundle import read_bundle, write_bundle
-from ingredients.checkpoints.folder import CheckpointFolder
-from ingredients.errors import CheckpointError
+from sacristan.experiments.training.bundle import read_bundle, write_bundle
+from sacristan.ingredients.checkpoints.folder import CheckpointFolder
+from sacristan.ingredients.errors import CheckpointError
 
 NAME = "nonfinite-000000007"
 # What Python says before it does something to files.

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.callbacks import Callback, Callbacks
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments.training.callbacks import Callback, Callbacks
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CPU = torch.device("cpu")
 

@@ -9,12 +9,12 @@ import PIL.Image
 import pytest
 import torch
 
-from experiments.training.cases import as_images, cases_table, choose_classes, choose_values
-from ingredients.data import ingredient
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.sources import load_source
+from sacristan.experiments.training.cases import as_images, cases_table, choose_classes, choose_values
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.sources import load_source
 
 DEFAULTS = ingredient.configurations[0]()
 

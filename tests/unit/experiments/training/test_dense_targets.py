@@ -5,16 +5,16 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training import loop
-from experiments.training.cases import cases_table
-from experiments.training.results import record_predictions
-from ingredients.data import ingredient
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.targets import VOID
-from ingredients.errors import DataError, LossError
-from ingredients.losses.building import build_loss
+from sacristan.experiments.training import loop
+from sacristan.experiments.training.cases import cases_table
+from sacristan.experiments.training.results import record_predictions
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.targets import VOID
+from sacristan.ingredients.errors import DataError, LossError
+from sacristan.ingredients.losses.building import build_loss
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

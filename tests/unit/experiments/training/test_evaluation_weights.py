@@ -7,17 +7,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.callbacks import Callback
-from experiments.training.loop import evaluate, fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint, load_weights
-from ingredients.checkpoints.weights import read_weights
-from ingredients.datasets.sampling import shuffled
-from ingredients.errors import ConfigError
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.lr_range import try_rates
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import evaluate, fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights
+from sacristan.ingredients.checkpoints.weights import read_weights
+from sacristan.ingredients.datasets.sampling import shuffled
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.tuning.lr_range import try_rates
 from tests.optimizers import ScheduleFreeSGD
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))

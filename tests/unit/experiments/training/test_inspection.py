@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.inspection import Probing, Profiling, make_callbacks
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ConfigError
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments.training.inspection import Probing, Profiling, make_callbacks
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CPU = torch.device("cpu")
 ALL = ["inputs", "activations", "gradients", "weights", "histograms", "images"]

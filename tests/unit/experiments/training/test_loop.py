@@ -8,20 +8,34 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.callbacks import Callback
-from experiments.training.gradients import add_gradients
-from experiments.training.loop import _num_validations, evaluate, evaluate_and_predict, fit, predict, steps_per_epoch
-from experiments.training.monitor import Monitor
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Trainer, grouped
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ConfigError, LossError, ModelError, PrecisionError, SchedulerError, TrainingError
-from ingredients.losses.building import build_loss
-from ingredients.models.networks import CNN
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.gradients import add_gradients
+from sacristan.experiments.training.loop import (
+    _num_validations,
+    evaluate,
+    evaluate_and_predict,
+    fit,
+    predict,
+    steps_per_epoch,
+)
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Trainer, grouped
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import (
+    ConfigError,
+    LossError,
+    ModelError,
+    PrecisionError,
+    SchedulerError,
+    TrainingError,
+)
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.models.networks import CNN
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
 _GENERATOR = torch.Generator().manual_seed(0)

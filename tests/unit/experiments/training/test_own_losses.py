@@ -10,19 +10,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.gradients import add_gradients
-from experiments.training.loop import evaluate, fit, steps_per_epoch
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Trainer
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint, load_weights
-from ingredients.config.seed import seed_globals
-from ingredients.errors import CheckpointError, LossError, TrainingError
-from ingredients.losses.averaging import averaging_of
-from ingredients.losses.building import build_loss
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
+from sacristan.experiments.training.gradients import add_gradients
+from sacristan.experiments.training.loop import evaluate, fit, steps_per_epoch
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Trainer
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights
+from sacristan.ingredients.config.seed import seed_globals
+from sacristan.ingredients.errors import CheckpointError, LossError, TrainingError
+from sacristan.ingredients.losses.averaging import averaging_of
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
 _GENERATOR = torch.Generator().manual_seed(0)

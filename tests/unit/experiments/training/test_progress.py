@@ -13,10 +13,10 @@ import pytest
 import torch
 from tqdm import tqdm
 
-from experiments.running import captured_output
-from experiments.training import loop
-from experiments.training.progress import Progress
-from ingredients.losses.building import build_loss
+from sacristan.experiments.running import captured_output
+from sacristan.experiments.training import loop
+from sacristan.experiments.training.progress import Progress
+from sacristan.ingredients.losses.building import build_loss
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +51,7 @@ def draws_at_once(monkeypatch):
 
 
 def epochs_told(caplog, num_epochs):
-    with caplog.at_level(logging.INFO, "experiments.training.progress"), Progress(num_epochs, 3) as progress:
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"), Progress(num_epochs, 3) as progress:
         for epoch in range(1, num_epochs + 1):
             progress.epoch(epoch, {"val/loss": 0.5})
     return [int(record.message.split()[1].partition("/")[0]) for record in caplog.records]
@@ -65,7 +65,7 @@ def test_progress_tells_of_about_twenty_epochs_and_the_last(caplog, num_epochs):
 
 
 def test_progress_tells_the_metrics(caplog):
-    with caplog.at_level(logging.INFO, "experiments.training.progress"), Progress(2, 3) as progress:
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"), Progress(2, 3) as progress:
         progress.epoch(2, {"val/loss": 0.51234567, "val/accuracy": 1.0})
     assert caplog.messages == ["epoch 2/2  val/loss 0.5123  val/accuracy 1.0000"]
 

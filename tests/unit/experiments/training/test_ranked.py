@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import ConfigError
-from ingredients.losses.building import Loss
-from ingredients.ranks import group
-from ingredients.ranks.group import Ranks
-from ingredients.ranks.world import World
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.ranks import group
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.ingredients.ranks.world import World
 from tests.optimizers import ScheduleFreeSGD
 from tests.ranked_cases import CASES, OWN_SESSIONS, train, train_further, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all
@@ -87,6 +87,14 @@ def test_parameters_that_a_loss_leaves_out_are_named_or_found(by_two):
 
 def test_experts_that_no_sample_of_a_rank_reaches_are_trained_as_by_one_process(by_two):
     torch.testing.assert_close(by_two["experts"], train("experts")["weights"], rtol=1e-4, atol=1e-6)
+
+
+def test_parts_that_not_all_ranks_use_cannot_be_split(by_two):
+    assert by_two["failed"]["own expert"] == (
+        "ConfigError: distributed.shard: in step 1, ranks used different parts of the model (experts.0, experts.1), or "
+        "in another order, which cannot be split; set distributed.shard=False and "
+        "distributed.find_unused_parameters=True"
+    )
 
 
 def test_weights_that_differ_by_a_bit_end_the_training_with_the_first_parameter(by_two):

@@ -10,11 +10,11 @@ import torch
 from sacred.observers import FileStorageObserver
 from torch import nn
 
-from experiments import Experiment
-from experiments.training.results import record_predictions, report_test
-from ingredients.datasets.batches import Data, TensorBatches
-from ingredients.errors import DataError
-from ingredients.losses.building import Loss
+from sacristan.experiments import Experiment
+from sacristan.experiments.training.results import record_predictions, report_test
+from sacristan.ingredients.datasets.batches import Data, TensorBatches
+from sacristan.ingredients.errors import DataError
+from sacristan.ingredients.losses.building import Loss
 
 CLASSES = Loss(nn.CrossEntropyLoss(), "classes", 2)
 VALUES = Loss(nn.MSELoss(), "values", 1)
@@ -58,7 +58,7 @@ def test_report_records_the_metrics_and_returns_the_one_that_counts(in_run, fold
 
 
 def test_report_without_a_test_part_says_so(in_run, folder, caplog):
-    with caplog.at_level(logging.WARNING, "experiments.training.results"):
+    with caplog.at_level(logging.WARNING, "sacristan.experiments.training.results"):
         assert in_run(lambda run: report_test(run, {}, CLASSES)) is None
     assert "there is no test part to measure; train with data.test_fraction above 0" in caplog.messages
 
@@ -89,7 +89,7 @@ def test_predictions_of_classes_are_their_names_and_probabilities(in_run, folder
 def test_predictions_of_data_without_targets_have_no_column_for_them(in_run, folder, caplog):
     found = {"targets": torch.tensor([-1, -1]), "predictions": torch.tensor([1, 0])}
     data = data_of(("no", "yes"), test_names=[7, 9], has_targets=False)
-    with caplog.at_level(logging.INFO, "experiments.training.results"):
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.results"):
         assert in_run(lambda run: record_predictions(run, found, data)) == 2
     assert f"predictions of 2 samples: {folder}/predictions.csv" in caplog.messages
     assert written(folder) == [["index", "prediction"], ["7", "yes"], ["9", "no"]]

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.loop import fit
-from experiments.training.speed import Speed, Stopwatch, peak_memory_bytes
-from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.batches import TensorBatches
-from ingredients.datasets.loading import LoaderBatches
-from ingredients.losses.building import Loss
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.speed import Speed, Stopwatch, peak_memory_bytes
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.datasets.batches import TensorBatches
+from sacristan.ingredients.datasets.loading import LoaderBatches
+from sacristan.ingredients.losses.building import Loss
 
 CPU = torch.device("cpu")
 
@@ -79,7 +79,7 @@ def test_share_of_waiting_is_that_of_the_time_between_batches():
 @pytest.mark.parametrize(("step_s", "epochs", "is_said"), [(0.0, 4, True), (0.0, 1, False), (20.0, 4, False)])
 def test_loader_is_called_the_bottleneck_where_waiting_is_long_and_much(caplog, step_s, epochs, is_said):
     clock = Clock()
-    with caplog.at_level(logging.INFO, "experiments.training.speed"):
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.speed"):
         pass_through(read_slowly(clock), clock, step_s, epochs)
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == is_said
@@ -119,7 +119,7 @@ def test_fit_returns_and_logs_its_speed(tensor_data, caplog):
     model = nn.Linear(4, 3)
     told = {"log": lambda *point: None, "epochs": 2}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with caplog.at_level(logging.INFO, "experiments.training.speed"):
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.speed"):
         result = fit(model, data, Loss(nn.CrossEntropyLoss(), "classes", 3), optimizer, **told)
     assert (result.speed.samples, result.speed.steps) == (40, 6)
     assert [record.getMessage() for record in caplog.records] == [f"trained at {result.speed}"]

@@ -5,16 +5,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.callbacks import Callback
-from experiments.training.loop import evaluate, fit, predict
-from experiments.training.tasks import Supervised
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint
-from ingredients.errors import CheckpointError, ConfigError, LossError
-from ingredients.losses.building import Loss, build_losses
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import evaluate, fit, predict
+from sacristan.experiments.training.tasks import Supervised
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint
+from sacristan.ingredients.errors import CheckpointError, ConfigError, LossError
+from sacristan.ingredients.losses.building import Loss, build_losses
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(36, 4, generator=torch.Generator().manual_seed(0))

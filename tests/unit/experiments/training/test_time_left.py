@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.training.time_left import TimeLeft
+from sacristan.experiments.training.time_left import TimeLeft
 
 
 class Clock:

@@ -11,17 +11,17 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.running.replaying import Replayed, replaying
-from experiments.training.bundle import like, plain, read_bundle
-from experiments.training.callbacks import Callback
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.errors import CheckpointError, ConfigError, TrainingError
-from ingredients.losses.building import build_loss
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
+from sacristan.experiments.running.replaying import Replayed, replaying
+from sacristan.experiments.training.bundle import like, on_cpu, read_bundle
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
 _GENERATOR = torch.Generator().manual_seed(0)
@@ -495,7 +495,7 @@ def test_bundle_that_lacks_what_it_tells_or_is_of_another_model_is_refused(data,
 def test_batches_of_any_structure_come_back_in_their_containers():
     pair = namedtuple("pair", "left right")
     batch = {"a": pair(torch.ones(2), [torch.zeros(1), "x"]), "b": (1, None)}
-    kept = plain(batch)
+    kept = on_cpu(batch)
     assert type(kept["a"]) is tuple
     again = like(batch, kept)
     assert type(again["a"]) is pair

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.callbacks import Callback
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.errors import ModelError
-from ingredients.losses.building import build_loss
-from ingredients.models.freezing import Freezing
-from ingredients.optimizer import build_optimizer
+from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.optimizer import build_optimizer
 
 
 class Reconstruction(Task):
@@ -52,7 +52,7 @@ def data(tensor_data):
 
 @pytest.mark.parametrize("wrap", [lambda network: network, Wrapped])
 def test_parts_are_trained_from_the_first_step_of_their_epoch_on(data, wrap, caplog):
-    caplog.set_level("INFO", "experiments.training.implied")
+    caplog.set_level("INFO", "sacristan.experiments.training.implied")
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Linear(6, 4))
     Freezing(network, ["0", "1", "2"], [{"epoch": 2, "match": "2"}, {"epoch": 3, "match": ["1"]}])

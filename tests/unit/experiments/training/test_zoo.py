@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.datasets.sampling import shuffled
-from ingredients.errors import ConfigError
-from ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.datasets.sampling import shuffled
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from tests import zoo
 from tests.ranked_cases import INPUTS, LABELS, ZOO, train
 from tests.unit.experiments.training.test_ranked import trained_by

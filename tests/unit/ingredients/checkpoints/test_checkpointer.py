@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.running.signals import SAVED_CODE, Signals, Terminated
-from experiments.training.monitor import Monitor
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.files import load_checkpoint, load_weights, preparation_of
-from ingredients.checkpoints.folder import CheckpointFolder
-from ingredients.checkpoints.training_state import Place
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError
+from sacristan.experiments.running.signals import SAVED_CODE, Signals, Terminated
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, preparation_of
+from sacristan.ingredients.checkpoints.folder import CheckpointFolder
+from sacristan.ingredients.checkpoints.training_state import Place
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError
 
 
 class Record:

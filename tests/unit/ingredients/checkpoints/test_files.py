@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.checkpoints.files import load_checkpoint, load_weights, other_data, save_checkpoint
-from ingredients.errors import CheckpointError
+from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, other_data, save_checkpoint
+from sacristan.ingredients.errors import CheckpointError
 from tests.processes import run
 
 CONFIG = {"seed": 3, "model": {"name": "mlp", "options": {"hidden": [4]}}, "data": {"name": "digits"}}
@@ -98,8 +98,8 @@ def test_checkpoint_into_a_folder_that_is_a_file_raises(tmp_path, model):
 FULL_DISK = """
 import resource, sys, torch
 from pathlib import Path
-from ingredients.checkpoints.files import save_checkpoint
-from ingredients.errors import CheckpointError
+from sacristan.ingredients.checkpoints.files import save_checkpoint
+from sacristan.ingredients.errors import CheckpointError
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:

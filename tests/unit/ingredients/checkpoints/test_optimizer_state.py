@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from experiments.training.loop import fit
-from experiments.training.trainer import Task
-from ingredients.checkpoints.checkpointer import Checkpointer
-from ingredients.checkpoints.optimizer_state import unsaved
+from sacristan.experiments.training.loop import fit
+from sacristan.experiments.training.trainer import Task
+from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints.optimizer_state import unsaved
 from tests.optimizers import SAM, Lookahead, ScheduleFreeSGD
 
 INPUTS = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))

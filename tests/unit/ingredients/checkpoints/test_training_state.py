@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.training.monitor import Monitor
-from ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
-from ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
-from ingredients.config.seed import seed_globals
-from ingredients.errors import CheckpointError
-from ingredients.optimizer import build_optimizer
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.scheduler import build_schedule
+from sacristan.experiments.training.monitor import Monitor
+from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
+from sacristan.ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
+from sacristan.ingredients.config.seed import seed_globals
+from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
 CONFIG = {

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.checkpoints.files import save_checkpoint
-from ingredients.checkpoints.weights import find_weights, parse_run, read_weights
-from ingredients.errors import CheckpointError, MissingDependencyError
+from sacristan.ingredients.checkpoints.files import save_checkpoint
+from sacristan.ingredients.checkpoints.weights import find_weights, parse_run, read_weights
+from sacristan.ingredients.errors import CheckpointError, MissingDependencyError
 
 
 class Evil:

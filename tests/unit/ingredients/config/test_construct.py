@@ -1,13 +1,15 @@
 """Objects from names in a config, and options that must fit a signature."""
 
 import fractions
+import re
 import sys
 
 import pytest
 
-from configs import Map
-from ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
-from ingredients.errors import ConfigError, LabError, MissingDependencyError, OptimizerError
+from sacristan.configs import Map
+from sacristan.configs.installation import install_command
+from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
+from sacristan.ingredients.errors import ConfigError, LabError, MissingDependencyError, OptimizerError
 
 
 class Thing:
@@ -174,7 +176,7 @@ def test_require_installed_package_returns_it():
 def test_require_missing_package_names_the_extra():
     message = (
         r"^reading bottles needs the package 'no_such', which is not installed; "
-        r"install it with: pip install 'sacristan\[wine\]'$"
+        f"install it with: {re.escape(install_command('wine'))}$"
     )
     with pytest.raises(MissingDependencyError, match=message) as caught:
         require("no_such.package", "wine", "reading bottles")

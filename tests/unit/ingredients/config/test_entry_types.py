@@ -9,8 +9,7 @@ from typing import Any, Literal, Optional, Union
 import pytest
 import torch
 
-from ingredients.config.construct import nearest
-from ingredients.config.entry_types import conform, describe, infer
+from sacristan.ingredients.config.entry_types import conform, describe, infer
 
 DTYPE = Literal["off", "float16"]
 
@@ -161,51 +160,3 @@ def test_conform_other_value_refused(value, kind):
 )
 def test_describe_kind_in_words(kind, text):
     assert describe(kind) == text
-
-
-KNOWN = [
-    "lr",
-    "epochs",
-    "optimizer",
-    "optimizer.lr",
-    "optimizer.name",
-    "model",
-    "model.name",
-    "data.batch_size",
-    "data.encoding",
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("epcohs", "epochs"),
-        ("optimizer.nmae", "optimizer.name"),
-        ("optimiser.name", "optimizer.name"),
-        ("opt.name", "optimizer.name"),
-        ("batch_size", "data.batch_size"),
-        ("model.batch_size", "data.batch_size"),
-        ("bacth_size", "data.batch_size"),
-        ("Epochs", "epochs"),
-        ("modle", "model"),
-        ("optimizer.rl", "optimizer.lr"),
-        ("optimizer_name", "optimizer.name"),
-        ("batch", "data.batch_size"),
-        ("zzzzzz", None),
-        ("nothing", None),
-        ("o", None),
-        ("optimizer.zzzzzz", None),
-        ("optimizer.momentum", None),
-        ("", None),
-    ],
-)
-def test_nearest_misspelt_name_finds_what_was_meant(name, expected):
-    assert nearest(name, KNOWN) == expected
-
-
-def test_nearest_takes_letters_that_changed_places_for_the_commonest_slip():
-    assert nearest("Adma", ["Adam", "AdamW", "Adamax"]) == "Adam"
-
-
-def test_nearest_of_nothing_is_none():
-    assert nearest("lr", []) is None

@@ -11,9 +11,9 @@ import sacred
 import yaml
 from sacred.config import load_config_file
 
-from experiments import Experiment
-from ingredients.config.files import guard_sacred, read_config_file, write_config_file
-from ingredients.errors import ConfigError
+from sacristan.experiments import Experiment
+from sacristan.ingredients.config.files import guard_sacred, read_config_file, write_config_file
+from sacristan.ingredients.errors import ConfigError
 
 TRICKY = {
     "text that looks like a float": "1e-3",

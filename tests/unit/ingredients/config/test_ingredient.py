@@ -8,10 +8,10 @@ import sacred
 from sacred.run import Run
 from sacred.utils import SignatureError
 
-from configs import FrozenList, Map, MutableMap
-from experiments import Experiment
-from ingredients import Ingredient
-from ingredients.errors import ConfigError, MissingEntryError, UnknownEntryError
+from sacristan.configs import FrozenList, Map, MutableMap
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient
+from sacristan.ingredients.errors import ConfigError, MissingEntryError, UnknownEntryError
 
 shape = Ingredient("shape")
 shape.add_config(sides=3)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments import Experiment
-from ingredients import ConfigError, Ingredient
+from sacristan.experiments import Experiment
+from sacristan.ingredients import ConfigError, Ingredient
 
 
 @pytest.fixture

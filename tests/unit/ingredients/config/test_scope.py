@@ -5,9 +5,9 @@ from typing import Literal
 
 import pytest
 
-from ingredients import data, model
-from ingredients.config.scope import DeclaredDict, Scope, completed, lenient
-from ingredients.errors import ConfigError
+from sacristan.ingredients import data, model
+from sacristan.ingredients.config.scope import DeclaredDict, Scope, completed, lenient
+from sacristan.ingredients.errors import ConfigError
 
 WIDTHS = {"small": 8, "large": 64}
 
@@ -38,7 +38,7 @@ def full():
 @pytest.fixture
 def scope(monkeypatch):
     """A scope that is held to its types, as those of the lab."""
-    monkeypatch.setattr("ingredients.config.scope._SHIPPED", (__file__,))
+    monkeypatch.setattr("sacristan.ingredients.config.scope._SHIPPED", (__file__,))
     return Scope(full, "part")
 
 

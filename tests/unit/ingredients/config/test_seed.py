@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.config import seed
-from ingredients.config.seed import (
+from sacristan.ingredients.config import seed
+from sacristan.ingredients.config.seed import (
     by_device,
     global_stream,
     look_stream,
@@ -125,7 +125,7 @@ def test_global_stream_reads_the_generators_once_as_loaders_enter_it_for_each_it
 
 def test_global_stream_does_not_import_torch():
     code = (
-        "import sys; from ingredients.config.seed import global_stream, numpy_stream\n"
+        "import sys; from sacristan.ingredients.config.seed import global_stream, numpy_stream\n"
         "with global_stream(0, 'a'): numpy_stream(0, 'b')\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -1,6 +1,6 @@
 """Tables for the terminal."""
 
-from ingredients.config.tables import print_table
+from sacristan.ingredients.config.tables import print_table
 
 
 def printed(capsys, *args):

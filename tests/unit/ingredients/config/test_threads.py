@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ingredients.config.threads import is_asked_for_threads, let_threads_sleep, threads_sleep
+from sacristan.ingredients.config.threads import is_asked_for_threads, let_threads_sleep, threads_sleep
 from tests.processes import run
 
 LAB = Path(__file__).parents[4]
@@ -54,6 +54,8 @@ def test_number_of_threads_asked_for_in_the_environment_is_known(environment):
 
 
 def test_importing_ingredients_asks_before_torch_is_loaded():
-    code = "import os, sys, ingredients; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
+    code = (
+        "import os, sys, sacristan.ingredients; assert 'torch' not in sys.modules; print(os.environ['OMP_WAIT_POLICY'])"
+    )
     done = run([sys.executable, "-c", code], cold=True, cwd=LAB, capture_output=True, text=True)
     assert (done.stdout, done.returncode) == ("passive\n", 0), done.stderr

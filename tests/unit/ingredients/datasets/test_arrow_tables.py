@@ -8,12 +8,12 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from configs import Map
-from ingredients.data import ingredient, load
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.preparation import prepare_alike
-from ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from ingredients.errors import DataError, MissingDependencyError
+from sacristan.configs import Map
+from sacristan.ingredients.data import ingredient, load
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.preparation import prepare_alike
+from sacristan.ingredients.datasets.sources import check_options, check_source, kind_of, load_source
+from sacristan.ingredients.errors import DataError, MissingDependencyError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

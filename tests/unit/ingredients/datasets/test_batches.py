@@ -10,14 +10,14 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from ingredients.data import ingredient
-from ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
-from ingredients.datasets.factories import from_factory
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.splitting import TEST, TRAIN
-from ingredients.errors import DataError
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from sacristan.ingredients.datasets.factories import from_factory
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.splitting import TEST, TRAIN
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from ingredients import DataError
-from ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
+from sacristan.ingredients import DataError
+from sacristan.ingredients.datasets.corpus import characters_a_byte, make_corpus, read_text
 
 CPU = torch.device("cpu")
 

@@ -5,13 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint, split_of
-from ingredients.data import ingredient
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.splitting import Split
-from ingredients.errors import CheckpointError, DataError
+from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint, split_of
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.errors import CheckpointError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 

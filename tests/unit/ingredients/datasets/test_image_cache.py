@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ingredients.data import ingredient
-from ingredients.datasets import image_cache, image_folder
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.sources import load_source
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets import image_cache, image_folder
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.sources import load_source
 
 DEFAULTS = ingredient.configurations[0]()
 

@@ -8,14 +8,14 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
-from ingredients.data import ingredient
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.factories import from_factory
-from ingredients.datasets.preparation import prepare, prepare_alike
-from ingredients.datasets.samples import from_arrays
-from ingredients.datasets.sources import load_source
-from ingredients.losses.building import build_loss
+from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.factories import from_factory
+from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
+from sacristan.ingredients.datasets.samples import from_arrays
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.losses.building import build_loss
 
 DEFAULTS = ingredient.configurations[0]()
 OFFSET = 1.7e9

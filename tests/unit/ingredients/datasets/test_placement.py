@@ -7,15 +7,15 @@ import pytest
 import torch
 from PIL import Image
 
-from configs import Map
-from ingredients.data import ingredient, load
-from ingredients.datasets import placement
-from ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
-from ingredients.datasets.description import describe
-from ingredients.datasets.preparation import fingerprint, prepare
-from ingredients.datasets.samples import Source, as_samples
-from ingredients.datasets.structure import tensors_of
-from ingredients.errors import DataError
+from sacristan.configs import Map
+from sacristan.ingredients.data import ingredient, load
+from sacristan.ingredients.datasets import placement
+from sacristan.ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from sacristan.ingredients.datasets.description import describe
+from sacristan.ingredients.datasets.preparation import fingerprint, prepare
+from sacristan.ingredients.datasets.samples import Source, as_samples
+from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -5,14 +5,14 @@ import dataclasses
 import numpy as np
 import pytest
 
-from ingredients.data import ingredient
-from ingredients.datasets.description import describe
-from ingredients.datasets.preparation import fingerprint, prepare, prepare_alike
-from ingredients.datasets.samples import Source
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.splitting import TEST, TRAIN, VAL
-from ingredients.datasets.targets import resolve_task
-from ingredients.errors import DataError
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.description import describe
+from sacristan.ingredients.datasets.preparation import fingerprint, prepare, prepare_alike
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
+from sacristan.ingredients.datasets.targets import resolve_task
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 

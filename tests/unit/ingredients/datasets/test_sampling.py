@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from configs import Map
-from ingredients.data import check_config, ingredient, load
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.sampling import by_length, drawn, shuffled
-from ingredients.errors import ConfigError, DataError
+from sacristan.configs import Map
+from sacristan.ingredients.data import check_config, ingredient, load
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.sampling import by_length, drawn, shuffled
+from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

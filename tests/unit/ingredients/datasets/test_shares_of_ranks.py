@@ -5,15 +5,15 @@ import itertools
 import pytest
 import torch
 
-from ingredients.data import ingredient
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.epochs import StructureBatches, TensorBatches
-from ingredients.datasets.loading import LoaderBatches
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.sources import load_source
-from ingredients.errors import DataError
-from ingredients.ranks.group import Ranks
-from ingredients.ranks.world import World
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.epochs import StructureBatches, TensorBatches
+from sacristan.ingredients.datasets.loading import LoaderBatches
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.errors import DataError
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.ingredients.ranks.world import World
 
 SIZE, BATCH = 3, 6
 

@@ -1,17 +1,19 @@
 """Bundled data and data in files; and what is refused."""
 
 import gzip
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ingredients.data import ingredient
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import as_floats
-from ingredients.datasets.sources import BUNDLED, load_source, read_digits
-from ingredients.datasets.splitting import TEST, TRAIN, VAL
-from ingredients.errors import DataError, MissingDependencyError
+from sacristan.configs.installation import install_command
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import as_floats
+from sacristan.ingredients.datasets.sources import BUNDLED, load_source, read_digits
+from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
+from sacristan.ingredients.errors import DataError, MissingDependencyError
 
 
 def arrays(count=6, features=3):
@@ -151,7 +153,7 @@ def test_path_in_the_home_folder_is_found(tmp_path, monkeypatch):
 
 def test_torchvision_without_the_package_names_the_extra():
     with pytest.raises(
-        MissingDependencyError, match=r"torchvision:MNIST needs .* pip install 'sacristan\[torchvision\]'"
+        MissingDependencyError, match=f"torchvision:MNIST needs .* {re.escape(install_command('torchvision'))}"
     ):
         load_source("torchvision:MNIST")
 

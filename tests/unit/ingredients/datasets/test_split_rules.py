@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
-from ingredients.data import check_config, ingredient
-from ingredients.datasets.preparation import prepare, prepare_alike
-from ingredients.datasets.sources import load_source
-from ingredients.datasets.split_rules import Rule
-from ingredients.datasets.splitting import TEST, TRAIN, VAL, Split
-from ingredients.errors import DataError
+from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
+from sacristan.ingredients.data import check_config, ingredient
+from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.split_rules import Rule
+from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL, Split
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 HERE = __name__
@@ -121,7 +121,7 @@ def test_groups_of_a_seed_stay_what_they_were():
 
 
 def test_many_classes_in_many_groups_are_balanced_by_their_number_of_samples(monkeypatch):
-    monkeypatch.setattr("ingredients.datasets.cutting._MAX_COUNTS", 10)
+    monkeypatch.setattr("sacristan.ingredients.datasets.cutting._MAX_COUNTS", 10)
     parts = drawn(np.arange(100) // 4, np.arange(100) % 10, split="group:g")
     assert_whole(parts, 100)
     assert len(parts["test"]) in (12, 16)
@@ -312,7 +312,7 @@ def test_fold_of_data_with_a_test_part_is_validated_on():
     ],
 )
 def test_settings_of_a_split_that_make_no_sense_are_refused(changes, message):
-    from configs import Map
+    from sacristan.configs import Map
 
     with pytest.raises(DataError, match=message):
         check_config(Map(DEFAULTS | changes))

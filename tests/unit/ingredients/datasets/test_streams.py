@@ -11,17 +11,17 @@ import torch
 from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
-from configs import Map
-from ingredients.config.seed import KeptStream, global_stream
-from ingredients.data import ingredient, load
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.description import describe
-from ingredients.datasets.preparation import prepare_alike
-from ingredients.datasets.sources import kind_of, load_source
-from ingredients.datasets.splitting import TEST, TRAIN, VAL
-from ingredients.datasets.streaming import StreamBatches
-from ingredients.datasets.tar_shards import TarShards, decode
-from ingredients.errors import DataError
+from sacristan.configs import Map
+from sacristan.ingredients.config.seed import KeptStream, global_stream
+from sacristan.ingredients.data import ingredient, load
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.description import describe
+from sacristan.ingredients.datasets.preparation import prepare_alike
+from sacristan.ingredients.datasets.sources import kind_of, load_source
+from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
+from sacristan.ingredients.datasets.streaming import StreamBatches
+from sacristan.ingredients.datasets.tar_shards import TarShards, decode
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

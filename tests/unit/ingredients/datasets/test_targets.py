@@ -6,11 +6,11 @@ import logging
 import numpy as np
 import pytest
 
-from ingredients.data import ingredient
-from ingredients.datasets.preparation import prepare
-from ingredients.datasets.samples import Source
-from ingredients.datasets.targets import known_targets
-from ingredients.errors import DataError
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.preparation import prepare
+from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.targets import known_targets
+from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 WHERE = "data.path=x.csv"

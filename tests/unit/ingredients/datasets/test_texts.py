@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from configs import Map
-from ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
-from ingredients.data import ingredient, load
-from ingredients.datasets import texts
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.description import describe
-from ingredients.datasets.preparation import prepare_alike
-from ingredients.datasets.sources import kind_of, load_source
-from ingredients.datasets.texts import Texts
-from ingredients.datasets.vocabulary import Vocabulary
-from ingredients.errors import ConfigError, DataError
+from sacristan.configs import Map
+from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
+from sacristan.ingredients.data import ingredient, load
+from sacristan.ingredients.datasets import texts
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.description import describe
+from sacristan.ingredients.datasets.preparation import prepare_alike
+from sacristan.ingredients.datasets.sources import kind_of, load_source
+from sacristan.ingredients.datasets.texts import Texts
+from sacristan.ingredients.datasets.vocabulary import Vocabulary
+from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 LINES = [f"{'well' if number % 2 else 'never'} {'so ' * (number % 5)}done w{number}" for number in range(24)]

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.data import ingredient
-from ingredients.datasets.batches import make_batches
-from ingredients.datasets.factories import from_factory
-from ingredients.datasets.preparation import prepare, prepare_alike
-from ingredients.datasets.samples import from_arrays
-from ingredients.datasets.source_checks import warn_of_merged
-from ingredients.datasets.sources import load_source
-from ingredients.errors import DataError, ModelError
-from ingredients.models.building import build_model
-from ingredients.models.summarizing import summarize
+from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.batches import make_batches
+from sacristan.ingredients.datasets.factories import from_factory
+from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
+from sacristan.ingredients.datasets.samples import from_arrays
+from sacristan.ingredients.datasets.source_checks import warn_of_merged
+from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.errors import DataError, ModelError
+from sacristan.ingredients.models.building import build_model
+from sacristan.ingredients.models.summarizing import summarize
 
 DEFAULTS = ingredient.configurations[0]()
 WORDS = np.arange(80).reshape(40, 2) % 7

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.datasets.fitted import Preparation
-from ingredients.datasets.splitting import Split
-from ingredients.datasets.table_columns import TableColumns
-from ingredients.deployment.exporting import check_path, compare, describe, export
-from ingredients.deployment.formats import read_metadata
-from ingredients.errors import DataError, ModelError
-from ingredients.models.networks import ViT
+from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.splitting import Split
+from sacristan.ingredients.datasets.table_columns import TableColumns
+from sacristan.ingredients.deployment.exporting import check_path, compare, describe, export
+from sacristan.ingredients.deployment.formats import read_metadata
+from sacristan.ingredients.errors import DataError, ModelError
+from sacristan.ingredients.models.networks import ViT
 
 INPUTS = torch.randn(11, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(11) % 3

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ConfigError
-from ingredients.inspection.one_batch import draw, look, print_seen
-from ingredients.inspection.probes import feature_maps
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.inspection.one_batch import draw, look, print_seen
+from sacristan.ingredients.inspection.probes import feature_maps
 
 
 @pytest.fixture

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 
 import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ConfigError, MissingDependencyError, ModelError
-from ingredients.models.building import build_model
-from ingredients.models.initialising import initialize
-from ingredients.models.summarizing import summarize
+from sacristan.configs.installation import install_command
+from sacristan.ingredients.errors import ConfigError, MissingDependencyError, ModelError
+from sacristan.ingredients.models.building import build_model
+from sacristan.ingredients.models.initialising import initialize
+from sacristan.ingredients.models.summarizing import summarize
 
 IMAGE = (1, 8, 8)
 
@@ -157,9 +159,8 @@ def test_model_of_a_dotted_path_to_nothing_raises(name, message):
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
 def test_model_of_torchvision_without_it_raises_with_the_extra():
-    message = (
-        r"torchvision:resnet18 needs the package 'torchvision', which is not installed; .*'sacristan\[torchvision\]'"
-    )
+    install = re.escape(install_command("torchvision"))
+    message = f"torchvision:resnet18 needs the package 'torchvision', which is not installed; .*{install}"
     with pytest.raises(MissingDependencyError, match=message):
         build("torchvision:resnet18")
 

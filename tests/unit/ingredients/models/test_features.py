@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ModelError
-from ingredients.models import make_feature_extractor
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models import make_feature_extractor
 
 
 class Net(nn.Module):
@@ -71,7 +71,7 @@ def test_layers_that_are_not_there_or_not_called_are_refused(net):
 
 
 def test_room_exports_nothing_else():
-    import ingredients.models
+    from sacristan.ingredients import models
 
-    with pytest.raises(AttributeError, match=r"module 'ingredients\.models' has no attribute 'nothing'"):
-        _ = ingredients.models.nothing
+    with pytest.raises(AttributeError, match=r"module 'sacristan\.ingredients\.models' has no attribute 'nothing'"):
+        _ = models.nothing

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ModelError
-from ingredients.models.freezing import Freezing, will_train
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.freezing import Freezing, will_train
 
 
 class Net(nn.Module):

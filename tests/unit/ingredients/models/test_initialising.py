@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ConfigError, ModelError
-from ingredients.models.initialising import check_init, initialize
+from sacristan.ingredients.errors import ConfigError, ModelError
+from sacristan.ingredients.models.initialising import check_init, initialize
 
 
 class Net(nn.Module):

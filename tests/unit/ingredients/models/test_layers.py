@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.models.layers import layers_of
-from ingredients.models.networks import CNN, MLP, ViT
+from sacristan.ingredients.models.layers import layers_of
+from sacristan.ingredients.models.networks import CNN, MLP, ViT
 
 
 class Encoder(nn.Module):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.models.networks import ACTIVATIONS, CNN, MLP, ViT
+from sacristan.ingredients.models.networks import ACTIVATIONS, CNN, MLP, ViT
 
 IMAGE = (1, 8, 8)
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from ingredients.errors import ConfigError, ModelError
-from ingredients.models.compiled import plain_state_dict
-from ingredients.models.networks import CNN
-from ingredients.models.tuned import cast, check_compile, tune, uncompiled
+from sacristan.ingredients.errors import ConfigError, ModelError
+from sacristan.ingredients.models.compiled import plain_state_dict
+from sacristan.ingredients.models.networks import CNN
+from sacristan.ingredients.models.tuned import cast, check_compile, tune, uncompiled
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import ModelError
-from ingredients.models.weights import load_weights_into, rename
+from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients.models.weights import load_weights_into, rename
 
 
 def make(num_classes=3, seed=0):

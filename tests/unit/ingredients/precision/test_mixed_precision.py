@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.errors import PrecisionError
-from ingredients.precision.mixed_precision import MixedPrecision, auto_dtype
+from sacristan.ingredients.errors import PrecisionError
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision, auto_dtype
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ingredients.errors import ConfigError
-from ingredients.ranks.group import ALONE, Ranks
-from ingredients.ranks.world import World, world_of
+from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.ranks.group import ALONE, Ranks
+from sacristan.ingredients.ranks.world import World, world_of
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "3"}

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.datasets.batches import TensorBatches
-from ingredients.errors import DeviceError
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.batch_size import (
+from sacristan.ingredients.datasets.batches import TensorBatches
+from sacristan.ingredients.errors import DeviceError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.tuning.batch_size import (
     BatchSizes,
     Tried,
     batch_of,

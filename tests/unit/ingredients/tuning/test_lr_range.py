@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from ingredients.datasets.batches import TensorBatches
-from ingredients.errors import OptimizerError
-from ingredients.losses.building import Loss
-from ingredients.precision.mixed_precision import MixedPrecision
-from ingredients.tuning.lr_range import LrRange, draw, print_range, step, try_rates
+from sacristan.ingredients.datasets.batches import TensorBatches
+from sacristan.ingredients.errors import OptimizerError
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.tuning.lr_range import LrRange, draw, print_range, step, try_rates
 
 CPU = torch.device("cpu")
 

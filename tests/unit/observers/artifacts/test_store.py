@@ -13,11 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.artifacts.intake import Incoming
-from observers.artifacts.store import ArtifactStore, Lineage
-from observers.artifacts.version import content_path
-from observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from observers.record.identity import new_uid
+from sacristan.observers.artifacts.intake import Incoming
+from sacristan.observers.artifacts.store import ArtifactStore, Lineage
+from sacristan.observers.artifacts.version import content_path
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record.identity import new_uid
 from tests.folders import read_files, write_files
 
 
@@ -231,7 +231,7 @@ def test_missing_path_empty_folder_bad_file_name_and_the_store_itself_are_refuse
 GROWS = """
 import os, sys, threading
 sys.path.insert(0, {root!r})
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 stream = open({path!r}, "ab", buffering=0)
 def grow():
     while True: stream.write(b"x" * 1000)
@@ -283,7 +283,7 @@ def test_large_file_is_not_held_in_memory(store, tmp_path, request):
     script = f"""
 import resource, sys
 sys.path.insert(0, {str(request.config.rootpath)!r})
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 made = ArtifactStore({str(store.basedir)!r}).log("data", {str(tmp_path / "large")!r})
 made.copy_to({str(tmp_path / "out")!r})
@@ -361,7 +361,7 @@ def test_manifest_whose_names_leave_the_folder_is_refused(store, tmp_path, path)
 FULL_DISK = """
 import resource, signal, sys
 sys.path.insert(0, {root!r})
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))   # no file may grow beyond: as on a full disk
@@ -407,7 +407,7 @@ RACE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 if {no_links}:
     def link(*arguments): raise OSError(1, "Operation not permitted")
     os.link = link
@@ -451,7 +451,7 @@ def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path,
 
 
 def test_claim_of_a_killed_process_is_passed_over(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("observers.artifacts.manifests._CLAIM_S", 0.0)
+    monkeypatch.setattr("sacristan.observers.artifacts.manifests._CLAIM_S", 0.0)
     store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
     (store.root / "versions" / "data" / "v2.json").touch()
     assert store.resolve("data").version == 1
@@ -465,7 +465,7 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 store, folder = ArtifactStore({store!r}), Path({folder!r})
 turn = 0
 while True:
@@ -503,7 +503,7 @@ KILLED_AT = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import ArtifactStore
 STEPS = {{"open", "os.chmod", "os.link", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.utime"}}
 at = 0
 while True:

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 import torch
 
-from observers.file.recorded_values import Opaque, comes_back, is_form_of, opaque_in, read_back
-from observers.file.sacred_form import plain
+from sacristan.observers.file.recorded_values import Opaque, comes_back, is_form_of, opaque_in, read_back
+from sacristan.observers.file.sacred_form import plain
 
 
 class Colour(enum.Enum):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from sacred.serializer import restore
 
-from observers.file.sacred_form import plain
-from observers.record.json_text import MAX_NOTED_LEVELS, is_deeper, parse_json
+from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.json_text import MAX_NOTED_LEVELS, is_deeper, parse_json
 
 
 class Textless:

@@ -11,11 +11,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from observers import Figure, Histogram, Image, Table, Text
-from observers.errors import MediaError
-from observers.media.kinds import count_values
-from observers.media.pixels import png_size
-from observers.record.media_files import read_table
+from sacristan.observers import Figure, Histogram, Image, Table, Text
+from sacristan.observers.errors import MediaError
+from sacristan.observers.media.kinds import count_values
+from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.media_files import read_table
 
 RNG = np.random.default_rng(0)
 

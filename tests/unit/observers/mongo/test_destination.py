@@ -1,7 +1,7 @@
 import pytest
 
-from observers.errors import DestinationError
-from observers.mongo.destination import Destination, parse_mongo_option
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.mongo.destination import Destination, parse_mongo_option
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@ import pymongo
 import pytest
 from pymongo.collection import Collection
 
-from observers.errors import DestinationError
-from observers.mongo.layout import Collections, check_collection, may_name_files
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.mongo.layout import Collections, check_collection, may_name_files
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from observers.provenance.gathering import read_flags, torch_versions
+from sacristan.observers.provenance.gathering import read_flags, torch_versions
 from tests.processes import PIPE, run
 
 # What is changed, and what is read differently after that. After the last one torch refuses to tell the old switch.
@@ -25,12 +25,12 @@ CHANGES = {
 }
 BEFORE = """
 import json, sys
-from observers.provenance.gathering import read_flags, torch_versions
+from sacristan.observers.provenance.gathering import read_flags, torch_versions
 print(json.dumps([read_flags(), torch_versions(), "torch" in sys.modules]))
 """
 SCRIPT = """
 import json, os, sys, warnings
-from observers.provenance.gathering import read_flags
+from sacristan.observers.provenance.gathering import read_flags
 import torch
 found = [read_flags()]
 for change in json.loads(sys.argv[1]):

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from observers.provenance import reads
-from observers.provenance.reads import OpenedFiles, changed_reads, variables_in
+from sacristan.observers.provenance import reads
+from sacristan.observers.provenance.reads import OpenedFiles, changed_reads, variables_in
 
 
 @pytest.fixture

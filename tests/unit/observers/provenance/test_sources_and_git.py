@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from observers.provenance import sources_and_git as provenance
-from observers.provenance.imported_modules import module_files
+from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.observers.provenance.imported_modules import module_files
 
 
 @pytest.fixture

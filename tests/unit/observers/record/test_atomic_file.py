@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from observers import ArtifactStore
-from observers.record.append_file import AppendFile
-from observers.record.atomic_file import replacing, sync_folder, write_once
-from observers.record.numbered_folder import make_numbered_folder
+from sacristan.observers import ArtifactStore
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.atomic_file import replacing, sync_folder, write_once
+from sacristan.observers.record.numbered_folder import make_numbered_folder
 
 
 @pytest.fixture

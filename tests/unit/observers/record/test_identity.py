@@ -3,10 +3,10 @@ import os
 
 import pytest
 
-from observers.record import identity
-from observers.record.identity import is_alive, lease, parent_uid, user_name
-from runs.errors import FilterError
-from runs.query.conditions import condition
+from sacristan.observers.record import identity
+from sacristan.observers.record.identity import is_alive, lease, parent_uid, user_name
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.conditions import condition
 
 # Not a new one: tests are named by it, and every worker has to name them alike.
 UID = "0199f1c2a3b4c5d6e7f8091a2b3c4d5e"

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.record.append_file import AppendFile
-from observers.record.journal import Journal
-from observers.record.points.intact_points import read_metrics, read_points
-from observers.record.points.points import POINT
-from observers.record.schema import NAMES, POINTS, VALUES
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.schema import NAMES, POINTS, VALUES
 
 
 def fill(journal, count, start=0):
@@ -87,7 +87,7 @@ import resource, signal, sys
 from pathlib import Path
 import numpy as np
 sys.path.insert(0, {root!r})
-from observers.record.journal import Journal
+from sacristan.observers.record.journal import Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({folder!r}))
 def fill(start, count):
@@ -119,7 +119,7 @@ def test_folder_that_is_gone_is_said_once_and_counted(tmp_path, caplog, monkeypa
     folder.mkdir()
     journal = Journal(folder)
     shutil.rmtree(folder)
-    monkeypatch.setattr("observers.record.append_file.MAX_PENDING_BYTES", 24 * 150)
+    monkeypatch.setattr("sacristan.observers.record.append_file.MAX_PENDING_BYTES", 24 * 150)
     with caplog.at_level(logging.WARNING):
         for start in range(0, 500, 100):
             fill(journal, 100, start=start)

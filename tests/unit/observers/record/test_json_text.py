@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from observers.record.json_text import MAX_LEVELS, parse_json
+from sacristan.observers.record.json_text import MAX_LEVELS, parse_json
 
 
 def nested(num_levels, inner="1"):

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from observers import Image, Text
-from observers.record.journal import Journal
-from observers.record.media_files import MediaEntry, read_media
-from observers.record.schema import MEDIA
+from sacristan.observers import Image, Text
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import MediaEntry, read_media
+from sacristan.observers.record.schema import MEDIA
 
 
 def entry(media, name="x", step=0):
@@ -72,10 +72,10 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from observers import Text, Table, Image
-from observers.record.journal import Journal
-from observers.record.media_files import MediaEntry
-import observers.record.media_files
+from sacristan.observers import Text, Table, Image
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import MediaEntry
+import sacristan.observers.record.media_files
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({folder!r}))
 def add(media, step):
@@ -99,7 +99,7 @@ print(journal.media.num_lost, journal.num_lost_bytes)
     ("middle", "steps", "lost"),
     [
         ("", [0, 1, 2, 3], "0 0"),
-        ("observers.record.media_files.MAX_WAITING_BYTES = 9000; journal.retry()", [0, 2, 3], "1 10000"),
+        ("sacristan.observers.record.media_files.MAX_WAITING_BYTES = 9000; journal.retry()", [0, 2, 3], "1 10000"),
         ("journal.media.give_up()", [0, 3], "2 10006"),
     ],
 )

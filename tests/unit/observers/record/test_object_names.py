@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from ingredients.config.construct import import_object
-from observers.record.object_names import imported_main, named, object_name
+from sacristan.ingredients.config.construct import import_object
+from sacristan.observers.record.object_names import imported_main, named, object_name
 
 BOTH = [lambda x: x - 1, lambda x: x + 1]  # two on a line
 

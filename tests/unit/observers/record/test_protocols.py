@@ -5,8 +5,8 @@ import inspect
 import pytest
 from sacred.observers import FileStorageObserver, RunObserver
 
-from observers import FileObserver, MongoObserver, TensorBoardObserver
-from observers.record import protocols
+from sacristan.observers import FileObserver, MongoObserver, TensorBoardObserver
+from sacristan.observers.record import protocols
 
 OFFERED = {
     "ArtifactObserver": {"FileObserver", "MongoObserver"},

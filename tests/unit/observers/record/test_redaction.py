@@ -1,6 +1,6 @@
 import pytest
 
-from observers.record.redaction import hide_passwords, is_hidden, redact
+from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact
 
 
 def test_redact_takes_out_users_and_passwords_alone():

@@ -2,12 +2,12 @@ import math
 
 import numpy as np
 
-from observers.record import schema
-from observers.record.journal import Journal
-from observers.record.points.intact_points import read_metrics, read_points
-from observers.record.points.points import POINT
-from observers.record.points.summaries import summarize
-from observers.record.schema import NAMES, MetricNames, read_json_lines, read_names
+from sacristan.observers.record import schema
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.schema import NAMES, MetricNames, read_json_lines, read_names
 
 
 def ticks(count):

@@ -6,8 +6,8 @@ import zipfile
 
 import pytest
 
-from observers.errors import SealError
-from observers.record.sealed_zip import MAX_NOTE_BYTES, SealingStream, check_seal, read_note
+from sacristan.observers.errors import SealError
+from sacristan.observers.record.sealed_zip import MAX_NOTE_BYTES, SealingStream, check_seal, read_note
 
 OLD = (
     "UEsDBBQAAAAAAAAAIQCpMMX+BwAAAAcAAAABAAAAbmNvbnRlbnRQSwECFAMUAAAAAAAAACEAqTDF/gcAAAAHAAAAAQAAAAAAAAAA"

@@ -5,7 +5,7 @@ import struct
 import pytest
 from tensorboard.backend.event_processing.event_file_loader import RawEventFileLoader
 
-from observers.tensorboard.event_file import EventFile
+from sacristan.observers.tensorboard.event_file import EventFile
 
 
 def read(path):
@@ -58,7 +58,7 @@ def test_full_disk_delays_records_and_loses_none(tmp_path, small_files, caplog):
 
 
 def test_disk_that_is_full_for_too_long_loses_whole_records(tmp_path, small_files, caplog, monkeypatch):
-    monkeypatch.setattr("observers.tensorboard.event_file._MAX_PENDING_BYTES", 1000)
+    monkeypatch.setattr("sacristan.observers.tensorboard.event_file._MAX_PENDING_BYTES", 1000)
     file = EventFile(tmp_path / "tfevents")
     for number in range(100):
         file.add(struct.pack("<Q", number) * 10)

@@ -9,7 +9,7 @@ import torch
 from tensorboard.compat.proto.graph_pb2 import GraphDef
 from torch import nn
 
-from observers.tensorboard.run_events import graph_of
+from sacristan.observers.tensorboard.run_events import graph_of
 
 
 class Noisy(nn.Module):

@@ -1,6 +1,6 @@
 import pytest
 
-from runs.board.ansi import to_html
+from sacristan.runs.board.ansi import to_html
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from runs.board.assets import STATIC, joined_scripts
+from sacristan.runs.board.assets import STATIC, joined_scripts
 
 
 @pytest.fixture(scope="module")

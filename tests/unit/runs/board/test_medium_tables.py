@@ -2,8 +2,8 @@
 
 import pytest
 
-from runs.board.medium_tables import SIZE, TableView, table_page
-from runs.errors import StoreError
+from sacristan.runs.board.medium_tables import SIZE, TableView, table_page
+from sacristan.runs.errors import StoreError
 
 ROWS = [
     ["cat", 0.5, {"$image": "a.png"}],

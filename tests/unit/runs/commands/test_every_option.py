@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from runs.__main__ import make_parser
+from sacristan.__main__ import make_parser
 
 TESTS = [path.read_text() for path in Path(__file__).parents[3].rglob("*.py")]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runs.__main__ import make_parser
+from sacristan.__main__ import make_parser
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from runs.commands import restore
+from sacristan.runs.commands import restore
 
 
 def test_each_of_several_runs_that_had_the_same_id_is_named(monkeypatch, capsys):

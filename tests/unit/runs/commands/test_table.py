@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import runs.commands
-from runs.__main__ import main, make_parser
-from runs.commands import COMMANDS
+from sacristan.__main__ import main, make_parser
+from sacristan.runs import commands
+from sacristan.runs.commands import COMMANDS, GROUPS
 
-FOLDER = Path(runs.commands.__file__).parent
+FOLDER = Path(commands.__file__).parent
 LAB = FOLDER.parents[1]
 
 
@@ -32,12 +32,12 @@ def test_modules_are_called_like_their_commands(module):
 
 @pytest.mark.parametrize("module", COMMANDS)
 def test_commands_have_one_face_and_import_no_other_command(module):
-    names = importlib.import_module(f"runs.commands.{module}").__all__
+    names = importlib.import_module(f"sacristan.runs.commands.{module}").__all__
     assert names in (["add_arguments", "main"], ["JSON", "add_arguments", "main"])
     tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
     homes = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert [home for home in homes if home and home.startswith("runs.commands.")] == [
-        home for home in homes if home and home.startswith("runs.commands.terminal.")
+    assert [home for home in homes if home and home.startswith("sacristan.runs.commands.")] == [
+        home for home in homes if home and home.startswith("sacristan.runs.commands.terminal.")
     ]
 
 
@@ -49,6 +49,7 @@ def test_help_lists_every_command(words, capsys, monkeypatch):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     named = [line[0] for line in lines if line and line[0] in {module.rstrip("_") for module in COMMANDS}]
     assert named == [module.rstrip("_") for module in COMMANDS]
+    assert [module for group in GROUPS.values() for module in group] == [*COMMANDS]
 
 
 @pytest.mark.parametrize("module", COMMANDS)
@@ -62,15 +63,16 @@ def test_help_of_each_command_says_what_it_takes(module, capsys):
 def test_one_command_imports_no_other(tmp_path):
     script = """
 import sys
-from runs.__main__ import main
+from sacristan.__main__ import main
 try:
     main(["ls", "--store", sys.argv[1]])
 finally:
-    print(sorted(name for name in sys.modules if name.startswith("runs.commands.") and "terminal" not in name))
+    commands = "sacristan.runs.commands."
+    print(sorted(name for name in sys.modules if name.startswith(commands) and "terminal" not in name))
 """
     command = [sys.executable, "-c", script, str(tmp_path)]
     done = subprocess.run(command, cwd=LAB, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "['runs.commands.ls']"
+    assert done.stdout.splitlines()[-1] == "['sacristan.runs.commands.ls']"
 
 
 def test_name_of_another_command_may_be_a_value(tmp_path, capsys):
@@ -79,7 +81,7 @@ def test_name_of_another_command_may_be_a_value(tmp_path, capsys):
     assert capsys.readouterr().err.splitlines()[1].startswith("error: there is no folder rm")
 
 
-@pytest.mark.parametrize(("word", "hint"), [("shwo", "did you mean show?"), ("qqqqq", "expected one of ls, show, ")])
+@pytest.mark.parametrize(("word", "hint"), [("shwo", "did you mean show?"), ("qqqqq", "expected one of new, ls, ")])
 def test_unknown_command_is_refused_with_the_nearest_one(word, hint, capsys):
     with pytest.raises(SystemExit) as end:
         main([word, "1"])

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from runs.comparison.comparing import compare
-from runs.comparison.difference import diff
-from runs.comparison.direction import direction_of
-from runs.comparison.grouping import group_runs
-from runs.comparison.reporting import (
+from sacristan.runs.comparison.comparing import compare
+from sacristan.runs.comparison.difference import diff
+from sacristan.runs.comparison.direction import direction_of
+from sacristan.runs.comparison.grouping import group_runs
+from sacristan.runs.comparison.reporting import (
     as_latex,
     escape_latex,
     group_head,
@@ -20,10 +20,10 @@ from runs.comparison.reporting import (
     round_to,
     verdict,
 )
-from runs.documents.compared import comparison_of
-from runs.errors import ComparisonError, FilterError
-from runs.stores.opening import open_store
-from runs.stores.settings import differing, identity, settings, show
+from sacristan.runs.documents.compared import comparison_of
+from sacristan.runs.errors import ComparisonError, FilterError
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.settings import differing, identity, settings, show
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]
 SGD = [0.85, 0.88, 0.86, 0.89, 0.90]

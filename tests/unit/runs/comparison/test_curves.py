@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observers.record.points.points import Series
-from runs.comparison.curves import mean_curve, smooth
-from runs.drawing.curve import Curve, curve_of, thin
-from runs.errors import PlotError
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.comparison.curves import mean_curve, smooth
+from sacristan.runs.drawing.curve import Curve, curve_of, thin
+from sacristan.runs.errors import PlotError
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +160,7 @@ def test_mean_of_smoothed_curves_keeps_what_was_before():
 
 
 def test_many_steps_are_bounded(monkeypatch):
-    monkeypatch.setattr("runs.comparison.curves._MAX_CELLS", 4000)
+    monkeypatch.setattr("sacristan.runs.comparison.curves._MAX_CELLS", 4000)
     found = mean_curve([curve(*range(5000)), curve(*range(5000), x=np.arange(5000) + 0.5)])
     assert 1000 <= len(found.x) <= 2000
     assert (found.x[0], found.x[-1]) == (0, 4999.5)

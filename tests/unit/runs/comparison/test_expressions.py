@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from observers.record.points.points import Series
-from runs.comparison.expressions import Quantity
-from runs.errors import PlotError
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.comparison.expressions import Quantity
+from sacristan.runs.errors import PlotError
 
 METRICS = ("val/loss", "train/loss", "top-1 acc", "lr")
 
@@ -68,7 +68,7 @@ def test_values_are_those_of_the_steps_that_all_metrics_have(monkeypatch):
         "b": Series(np.array([4, 1, 3]), np.array([0.0, 10.0, 7.0]), np.arange(3.0)),
     }
     monkeypatch.setattr(
-        "runs.comparison.expressions.each_series", lambda runs, name: ((run, parts[name]) for run in runs)
+        "sacristan.runs.comparison.expressions.each_series", lambda runs, name: ((run, parts[name]) for run in runs)
     )
     [(run, series)] = Quantity.of("a / b", parts).each_series(["run"])
     assert run == "run"

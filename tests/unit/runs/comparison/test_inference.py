@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.comparison.inference import (
+from sacristan.runs.comparison.inference import (
     correction,
     holm,
     mean_interval,

@@ -5,13 +5,13 @@ import shutil
 import numpy as np
 import pytest
 
-from observers.record.points.points import POINT
-from runs.comparison import kept_curves
-from runs.comparison.kept_curves import KeptCurves, ThinCurve
-from runs.comparison.panels import View, make_panel
-from runs.drawing.curve import Curve
-from runs.stores.folders.run import FolderRun
-from runs.stores.opening import open_store
+from sacristan.observers.record.points.points import POINT
+from sacristan.runs.comparison import kept_curves
+from sacristan.runs.comparison.kept_curves import KeptCurves, ThinCurve
+from sacristan.runs.comparison.panels import View, make_panel
+from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.stores.folders.run import FolderRun
+from sacristan.runs.stores.opening import open_store
 
 
 def write(run, values):

@@ -11,13 +11,14 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from runs.__main__ import main
-from runs.comparison.panels import View, make_panels
-from runs.drawing.axes import ticks
-from runs.drawing.curve import Curve, Panel
-from runs.drawing.figure_files import draw
-from runs.drawing.terminal_plot import draw_text
-from runs.errors import PlotError, StoreError
+from sacristan.__main__ import main
+from sacristan.configs.installation import missing_package
+from sacristan.runs.comparison.panels import View, make_panels
+from sacristan.runs.drawing.axes import ticks
+from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.drawing.figure_files import draw
+from sacristan.runs.drawing.terminal_plot import draw_text
+from sacristan.runs.errors import PlotError, StoreError
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -217,17 +218,17 @@ def test_without_matplotlib_the_extra_is_named(tmp_path):
 import sys
 sys.modules["matplotlib"] = None
 import numpy, pathlib
-from runs.drawing.curve import Curve
-from runs.errors import PlotError
-from runs.drawing.figure_files import draw
-from runs.drawing.curve import Panel
+from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.errors import PlotError
+from sacristan.runs.drawing.figure_files import draw
+from sacristan.runs.drawing.curve import Panel
 try:
     draw([Panel("m", (Curve("c", numpy.zeros(1), numpy.zeros(1)),), "step", ())], pathlib.Path("p.png"))
 except PlotError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout == "pictures need matplotlib; install it with: pip install 'sacristan[plot]'\n"
+    assert done.stdout == missing_package("pictures need", "matplotlib", "plot") + "\n"
 
 
 # The terminal

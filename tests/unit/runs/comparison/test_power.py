@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from runs.comparison.inference import paired_test, welch_test
-from runs.comparison.power import num_to_tell_apart
+from sacristan.runs.comparison.inference import paired_test, welch_test
+from sacristan.runs.comparison.power import num_to_tell_apart
 
 
 # Cohen 1988, table 2.4.1, for a two-sided test at 0.05, but that he rounds by an approximation: exact as in G*Power.

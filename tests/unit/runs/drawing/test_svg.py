@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from runs.drawing.axes import time_ticks
-from runs.drawing.curve import Curve
-from runs.drawing.svg import chart, sparkline
+from sacristan.runs.drawing.axes import time_ticks
+from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.drawing.svg import chart, sparkline
 
 SVG = "{http://www.w3.org/2000/svg}"
 

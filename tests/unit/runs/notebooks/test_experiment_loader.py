@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from runs import Content, ExperimentLoader, MissingExtraError, StoreError, incense
-from runs.notebooks.experiment_loader import _with_database
-from runs.notebooks.saved_artifacts import CSVArtifact, ImageArtifact, PickleArtifact
+from sacristan.runs import Content, ExperimentLoader, MissingExtraError, StoreError, incense
+from sacristan.runs.notebooks.experiment_loader import _with_database
+from sacristan.runs.notebooks.saved_artifacts import CSVArtifact, ImageArtifact, PickleArtifact
 
 
 def test_pickles_are_not_loaded_and_pictures_are_shown(tmp_path):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from runs.query.flattening import changes, dotted, is_same, shallowest
+from sacristan.runs.query.flattening import changes, dotted, is_same, shallowest
 
 
 def test_changes_of_flat_documents():

@@ -1,6 +1,6 @@
 import pytest
 
-from runs.query.filters import Condition, holds
+from sacristan.runs.query.filters import Condition, holds
 
 
 @pytest.mark.parametrize(

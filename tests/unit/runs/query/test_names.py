@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from runs.errors import FilterError
-from runs.query.filters import AllOf, Condition, Not, OneOf, parse_filter
-from runs.query.names import full_name, quoted, short_name, similar_names, split_names, unquoted
+from sacristan.runs.errors import FilterError
+from sacristan.runs.query.filters import AllOf, Condition, Not, OneOf, parse_filter
+from sacristan.runs.query.names import full_name, quoted, short_name, similar_names, split_names, unquoted
 
 ODD = ["a=b", "a<b", "p>=0.9", "x!", "~x", "a b", "a and b", "a, b", "-x", "a`b", "`x`", "``", "it's", '"a"', "a\tb"]
 

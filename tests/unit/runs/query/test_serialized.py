@@ -1,6 +1,6 @@
 import pytest
 
-from runs.query.serialized import without_pickles
+from sacristan.runs.query.serialized import without_pickles
 
 SCALAR = {"py/object": "numpy.float64", "dtype": "float64", "value": 0.9}
 BARE = {"dtype": "float64", "value": 0.9}

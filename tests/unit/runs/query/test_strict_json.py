@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 
-from runs.query.strict_json import strict
+from sacristan.runs.query.strict_json import strict
 
 
 def test_strict_json_says_numbers_that_json_lacks_as_texts():

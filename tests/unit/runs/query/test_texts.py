@@ -6,7 +6,16 @@ from datetime import datetime
 
 import pytest
 
-from runs.query.texts import cell_text, count_text, duration_text, list_text, size_text, time_text, utc, value_text
+from sacristan.runs.query.texts import (
+    cell_text,
+    count_text,
+    duration_text,
+    list_text,
+    size_text,
+    time_text,
+    utc,
+    value_text,
+)
 
 
 @pytest.mark.parametrize(

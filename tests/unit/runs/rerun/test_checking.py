@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs import Map
-from experiments.probe import canonical
-from runs.errors import LaunchError
-from runs.rerun.checking import command_lines
+from sacristan.configs import Map
+from sacristan.experiments.probe import canonical
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.checking import command_lines
 
 TRAIN = Path("src/train.py")
 

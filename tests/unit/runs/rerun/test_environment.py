@@ -5,11 +5,11 @@ import types
 
 import pytest
 
-from observers.provenance import sources_and_git as provenance
-from runs.errors import StoreError
-from runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
-from runs.rerun.record import Record
-from runs.stores.opening import open_store
+from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.runs.errors import StoreError
+from sacristan.runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.stores.opening import open_store
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
 

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from runs.rerun.judging import judge
-from runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance
+from sacristan.runs.rerun.judging import judge
+from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance
 
 NAN, INF = math.nan, math.inf
 
@@ -241,7 +241,7 @@ def test_nothing_to_compare_is_said(judge_runs, status):
 
 
 def test_verdict_is_strict_json(judge_runs):
-    from runs.query.strict_json import strict
+    from sacristan.runs.query.strict_json import strict
 
     found = judge_runs(metrics(loss=[0.0]), metrics(loss=[NAN]))
     document = json.loads(json.dumps(strict(found.as_json()), allow_nan=False))

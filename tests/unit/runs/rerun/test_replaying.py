@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from observers.record.points.points import Series
-from runs.errors import LaunchError
-from runs.rerun.replaying import compare_points
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.replaying import compare_points
 
 
 def series(steps, values):

@@ -6,11 +6,11 @@ import subprocess
 
 import pytest
 
-from observers.provenance import sources_and_git as provenance
-from runs.errors import LaunchError
-from runs.rerun import restoring
-from runs.rerun.record import Record
-from runs.stores.opening import open_store
+from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun import restoring
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.stores.opening import open_store
 from tests.folders import read_files
 
 

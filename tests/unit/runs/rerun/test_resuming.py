@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from observers.record.identity import lease
-from observers.record.sealed_zip import SealingStream
-from runs.__main__ import main
-from runs.errors import LaunchError
-from runs.rerun.record import Record
-from runs.rerun.resuming import changed_sources, fork_launch, resume_launch
-from runs.rerun.states import states_of, with_folder
-from runs.stores.opening import open_store
-from runs.sweeps.study.trial_runs import resumed
+from sacristan.__main__ import main
+from sacristan.observers.record.identity import lease
+from sacristan.observers.record.sealed_zip import SealingStream
+from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch
+from sacristan.runs.rerun.states import states_of, with_folder
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.study.trial_runs import resumed
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 
@@ -178,7 +178,7 @@ def test_run_of_several_trainings_is_not_forked_but_resumed(write_run):
 @pytest.mark.parametrize("status", ["COMPLETED", "COMPLETED_WITH_LOSS"])
 def test_run_that_came_to_its_end_is_not_resumed(write_run, status):
     with pytest.raises(
-        LaunchError, match=rf"run 3 is {status}: nothing is left to do; .* python -m runs fork 3 with epochs="
+        LaunchError, match=rf"run 3 is {status}: nothing is left to do; .* sacristan fork 3 with epochs="
     ):
         resume_launch(write_run(status=status))
 

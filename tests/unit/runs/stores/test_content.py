@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from runs.errors import StoreError
-from runs.stores.content import Content, missing_content
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.content import Content, missing_content
 
 
 class Torn(io.BytesIO):

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from observers.record.points.points import Series
-from runs.stores.epochs import epochs_at
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.stores.epochs import epochs_at
 
 
 class Recorded:

@@ -3,8 +3,8 @@
 import contextlib
 from types import SimpleNamespace
 
-from observers.mongo.documents import object_id
-from runs.stores.mongo.run import MongoRun
+from sacristan.observers.mongo.documents import object_id
+from sacristan.runs.stores.mongo.run import MongoRun
 
 
 def test_medium_with_a_number_of_another_type_hides_no_other():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from runs.sweeps.agents.agent_process import main
+from sacristan.runs.sweeps.agents.agent_process import main
 
 
 @pytest.mark.parametrize("stdin", ["", "{}\n", "[1]\n", "no JSON\n", "[" * 100_000, None])

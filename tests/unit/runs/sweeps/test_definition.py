@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from runs.errors import SweepError
-from runs.sweeps.spec.definition import Definition
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.home import FolderHome
-from runs.sweeps.study.study import Study
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.home import FolderHome
+from sacristan.runs.sweeps.study.study import Study
 
 SPEC = read_spec({"method": "grid", "parameters": {"x": {"values": [1, 2]}}})
 TINY = Definition("s", "tiny", SPEC.document, "tiny.py", "", "/", "/", (), (), 0, None, "", "")

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import runs
-from configs.yaml_text import load_yaml
-from runs.sweeps.spec.laws import DISTRIBUTIONS
-from runs.sweeps.spec.methods import METHODS, STOPPING
-from runs.sweeps.spec.spec import read_spec
+from sacristan import runs
+from sacristan.configs.yaml_text import load_yaml
+from sacristan.runs.sweeps.spec.laws import DISTRIBUTIONS
+from sacristan.runs.sweeps.spec.methods import METHODS, STOPPING
+from sacristan.runs.sweeps.spec.spec import read_spec
 
 PAGE = (Path(runs.__file__).parents[1] / "docs" / "sweep_specs.md").read_text(encoding="utf-8")
 SPECS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

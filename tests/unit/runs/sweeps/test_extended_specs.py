@@ -3,10 +3,10 @@
 import optuna
 import pytest
 
-from runs.errors import SweepError
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import grid_point, suggest
-from runs.sweeps.study.spaces import expressed
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import grid_point, suggest
+from sacristan.runs.sweeps.study.spaces import expressed
 
 
 def extended(*versions, method="grid", **others):

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from runs.comparison.inference import holm, paired_test, welch_test
-from runs.errors import SweepError
-from runs.sweeps.spec.finalists import choose_finalists, fresh_seeds, judge
+from sacristan.runs.comparison.inference import holm, paired_test, welch_test
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.finalists import choose_finalists, fresh_seeds, judge
 
 
 def by_seed(values, start=0):

@@ -4,9 +4,9 @@ import numpy as np
 import optuna
 import pytest
 
-from runs.sweeps.spec.laws import DISTRIBUTIONS, QUANTILES, Choice, Constant, Integers, Reals, read_law
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import suggest
+from sacristan.runs.sweeps.spec.laws import DISTRIBUTIONS, QUANTILES, Choice, Constant, Integers, Reals, read_law
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import suggest
 
 NUM = 35
 

@@ -7,9 +7,9 @@ import socket
 import pymongo
 import pytest
 
-from runs.errors import StoreError
-from runs.sweeps.study import outages
-from runs.sweeps.study.outages import Outages
+from sacristan.runs.errors import StoreError
+from sacristan.runs.sweeps.study import outages
+from sacristan.runs.sweeps.study.outages import Outages
 
 
 @pytest.mark.parametrize("limits", [{"connectTimeoutMS": 60}, {"connectTimeoutMS": 5_000}])

@@ -5,13 +5,14 @@ import re
 import optuna
 import pytest
 
-from runs.errors import MissingExtraError, PlotError
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import suggest
-from runs.sweeps.views import plots
-from runs.sweeps.views.importances import FANOVA, IMPURITY, thinned
-from runs.sweeps.views.plots import draw
-from runs.sweeps.views.readable import make_readable
+from sacristan.configs.installation import install_command
+from sacristan.runs.errors import MissingExtraError, PlotError
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import suggest
+from sacristan.runs.sweeps.views import plots
+from sacristan.runs.sweeps.views.importances import FANOVA, IMPURITY, thinned
+from sacristan.runs.sweeps.views.plots import draw
+from sacristan.runs.sweeps.views.readable import make_readable
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
@@ -152,6 +153,7 @@ def test_folder_that_cannot_be_written_is_refused_before_anything_is_drawn(monke
 def test_missing_package_is_named_with_its_extra(monkeypatch, tmp_path, study, spec):
     monkeypatch.setitem(__import__("sys").modules, "plotly", None)
     with pytest.raises(
-        MissingExtraError, match=r"a plot of a sweep needs the package 'plotly', .*'sacristan\[sweeps\]'"
+        MissingExtraError,
+        match=f"a plot of a sweep needs the package 'plotly', .*{re.escape(install_command('sweeps'))}",
     ):
         draw(study, tmp_path, "none", spec)

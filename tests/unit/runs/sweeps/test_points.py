@@ -5,8 +5,8 @@ import json
 import optuna
 import pytest
 
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import representative, suggest
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import representative, suggest
 
 CONDITIONAL = {
     "model": {"values": ["mlp", "cnn", "vit"]},

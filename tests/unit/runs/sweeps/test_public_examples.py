@@ -5,9 +5,9 @@ from pathlib import Path
 import optuna
 import pytest
 
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import grid_point, representative, suggest
-from runs.sweeps.study.samplers import make_pruner, make_sampler
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import grid_point, representative, suggest
+from sacristan.runs.sweeps.study.samplers import make_pruner, make_sampler
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").iterdir())
 

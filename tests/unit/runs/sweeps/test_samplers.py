@@ -1,17 +1,19 @@
 """Samplers and pruners by name: what they are, what they are given, and that they suggest the same again."""
 
 import inspect
+import re
 import warnings
 
 import optuna
 import pytest
 
-from runs.errors import MissingExtraError
-from runs.sweeps.spec.methods import METHODS, STOPPING
-from runs.sweeps.spec.objectives import violations
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.points import suggest
-from runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
+from sacristan.configs.installation import install_command
+from sacristan.runs.errors import MissingExtraError
+from sacristan.runs.sweeps.spec.methods import METHODS, STOPPING
+from sacristan.runs.sweeps.spec.objectives import violations
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.points import suggest
+from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
@@ -170,7 +172,8 @@ def test_without_early_termination_there_is_no_pruner():
 def test_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "cmaes", None)
     with pytest.raises(
-        MissingExtraError, match=r"the method cma-es needs the package 'cmaes', .*'sacristan\[sweeps\]'"
+        MissingExtraError,
+        match=f"the method cma-es needs the package 'cmaes', .*{re.escape(install_command('sweeps'))}",
     ):
         make_sampler(spec_of("cma-es"), 0, 0)
 

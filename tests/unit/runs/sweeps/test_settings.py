@@ -5,9 +5,9 @@ import math
 import pytest
 from sacred.arg_parser import get_config_updates
 
-from runs.errors import SweepError
-from runs.sweeps.spec.spec import read_spec
-from runs.sweeps.study.trial_runs import setting_text
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.trial_runs import setting_text
 
 TEXTS = [
     "a b",

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from runs.errors import SweepError
-from runs.sweeps.spec.fields import number
+from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.fields import number
 
 
 @pytest.mark.parametrize(

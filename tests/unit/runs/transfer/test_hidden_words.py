@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 import torch
 
-from runs.errors import StoreError
-from runs.transfer import hidden_words, packed_files
-from runs.transfer.hidden_words import HiddenWords
+from sacristan.runs.errors import StoreError
+from sacristan.runs.transfer import hidden_words, packed_files
+from sacristan.runs.transfer.hidden_words import HiddenWords
 
 NAME = "jdoesmith"
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from runs.errors import StoreError
-from runs.work.claims import FolderClaims
-from runs.work.queue_entry import QueueEntry
-from runs.work.queued_task import QueuedTask
-from runs.work.worker import End
+from sacristan.runs.errors import StoreError
+from sacristan.runs.work.claims import FolderClaims
+from sacristan.runs.work.queue_entry import QueueEntry
+from sacristan.runs.work.queued_task import QueuedTask
+from sacristan.runs.work.worker import End
 
 
 def test_claims_that_cannot_be_read_or_written_are_an_error_of_the_store(tmp_path):

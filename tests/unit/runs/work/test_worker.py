@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runs.errors import StoreError
-from runs.rerun.launching import Launch
-from runs.work.printed import Printed
-from runs.work.worker import Source, Task, Worker
+from sacristan.runs.errors import StoreError
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.work.printed import Printed
+from sacristan.runs.work.worker import Source, Task, Worker
 
 
 class NotedJob:

@@ -8,10 +8,10 @@ import zlib
 import numpy as np
 import pytest
 
-from observers.record.append_file import AppendFile
-from observers.record.journal import Journal
-from observers.record.points import intact_points
-from observers.record.points.intact_points import (
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points import intact_points
+from sacristan.observers.record.points.intact_points import (
     ENTRY_BYTES,
     blocks_in,
     damaged,
@@ -21,9 +21,9 @@ from observers.record.points.intact_points import (
     read_metric,
     read_metrics,
 )
-from observers.record.points.points import POINT
-from observers.record.points.rewinding import held, num_missing, read_position
-from observers.record.schema import LIVE, POINTS, SUMS, MetricNames
+from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points.rewinding import held, num_missing, read_position
+from sacristan.observers.record.schema import LIVE, POINTS, SUMS, MetricNames
 
 START = 1_700_000_000.0
 
@@ -156,7 +156,7 @@ def test_points_that_wait_for_the_disk_get_their_checksum_when_they_are_written(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("observers.record.append_file.pwrite", full)
+        patch.setattr("sacristan.observers.record.append_file.pwrite", full)
         write(journal, [5, 5], step=5)
     assert len(read_blocks(tmp_path / SUMS)) == 1
     write(journal, [5], step=15)

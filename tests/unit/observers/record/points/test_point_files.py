@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.record.append_file import AppendFile
-from observers.record.journal import Journal
-from observers.record.points import intact_points, live_points
-from observers.record.points.intact_points import read_all_points, read_live, read_metric, read_metrics
-from observers.record.points.live_points import Half
-from observers.record.points.points import POINT, SLOT
-from observers.record.schema import LIVE, NAMES, POINTS
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points import intact_points, live_points
+from sacristan.observers.record.points.intact_points import read_all_points, read_live, read_metric, read_metrics
+from sacristan.observers.record.points.live_points import Half
+from sacristan.observers.record.points.points import POINT, SLOT
+from sacristan.observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0
 
@@ -332,7 +332,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from observers.record.journal import Journal
+from sacristan.observers.record.journal import Journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))   # as on a disk with so little room
 journal = Journal(Path({folder!r}))
@@ -357,7 +357,7 @@ def test_process_killed_while_threads_log_leaves_every_point(tmp_path, request):
 import mmap, os, signal, sys, threading
 from pathlib import Path
 sys.path.insert(0, {str(request.config.rootpath)!r})
-from observers.record.journal import Journal
+from sacristan.observers.record.journal import Journal
 journal = Journal(Path({str(tmp_path)!r}))
 journal.points.begin(0.0, 500)
 with open({str(tmp_path / "counts")!r}, "wb+") as stream:

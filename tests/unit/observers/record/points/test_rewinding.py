@@ -8,13 +8,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from observers.record import atomic_file
-from observers.record.append_file import AppendFile
-from observers.record.journal import Journal
-from observers.record.media_files import Content, MediaEntry, read_media
-from observers.record.points.intact_points import read_metrics
-from observers.record.points.rewinding import held, missing_from, next_step, num_missing, read_position, rewound_files
-from observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_names
+from sacristan.observers.record import atomic_file
+from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.media_files import Content, MediaEntry, read_media
+from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.points.rewinding import (
+    held,
+    missing_from,
+    next_step,
+    num_missing,
+    read_position,
+    rewound_files,
+)
+from sacristan.observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_json_lines, read_names
 
 # What may be logged: whole and broken steps, numbers and what is none, of two metrics and the machine.
 VALUE = st.sampled_from([0.5, 3, float("nan"), "text", 2**80])

@@ -1,7 +1,7 @@
 import pytest
 
-from runs import commands
-from runs.__main__ import main, make_parser
+from sacristan.__main__ import main, make_parser
+from sacristan.runs import commands
 
 LIMITED = [
     [*words, "--limit", "-1"] for words in (["ls"], ["export"], ["plot", "--metric", "x"], ["report", "-o", "x"])
@@ -11,16 +11,16 @@ LIMITED = [
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["ls", "--colums", "lr"], "got '--colums'; did you mean --columns?; see python -m runs ls --help"),
+        (["ls", "--colums", "lr"], "got '--colums'; did you mean --columns?; see sacristan ls --help"),
         (["ls", "--colums=lr"], "got '--colums=lr'; did you mean --columns?"),
-        (["ls", "word"], "got 'word'; quote a condition: --where 'NAME=VALUE'; see python -m runs ls --help"),
-        (["show", "1", "word"], "got 'word', which no argument takes; see python -m runs show --help"),
-        (["ls", "-F", "folder"], "got '-F'; a store is written --store FOLDER; see python -m runs ls --help"),
+        (["ls", "word"], "got 'word'; quote a condition: --where 'NAME=VALUE'; see sacristan ls --help"),
+        (["show", "1", "word"], "got 'word', which no argument takes; see sacristan show --help"),
+        (["ls", "-F", "folder"], "got '-F'; a store is written --store FOLDER; see sacristan ls --help"),
         (
             ["resume", "1", "lr=1"],
-            "got 'lr=1'; a setting is written after `with`: with lr=1; see python -m runs resume",
+            "got 'lr=1'; a setting is written after `with`: with lr=1; see sacristan resume",
         ),
-        (["ls", "lr<1"], "got 'lr<1'; a condition is written --where 'lr<1'; see python -m runs ls --help"),
+        (["ls", "lr<1"], "got 'lr<1'; a condition is written --where 'lr<1'; see sacristan ls --help"),
         (["ls", "mongodb://host/lab"], "got 'mongodb://host/lab'; a store is written --store mongodb://host/lab;"),
         (["show", "1", "/"], "got '/'; a store is written --store /;"),
         (["artifacts", "get", "1", "-o", "x", "--zzz"], "got '--zzz', which no argument takes"),
@@ -59,6 +59,6 @@ def test_interrupt_while_a_command_is_imported_ends_quietly(capsys, monkeypatch)
         def items(self):
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("runs.__main__.COMMANDS", Impatient(commands.COMMANDS))
+    monkeypatch.setattr("sacristan.__main__.COMMANDS", Impatient(commands.COMMANDS))
     assert main(["ls"]) == 130
     assert capsys.readouterr() == ("", "")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.commands.terminal.sieve import Sieve
+from sacristan.runs.commands.terminal.sieve import Sieve
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.commands.terminal.tables import Column, fit
+from sacristan.runs.commands.terminal.tables import Column, fit
 
 KEPT, PLAIN, SPARE = Column(is_kept=True), Column(), Column(is_spare=True)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runs.commands.terminal.text import harmless
+from sacristan.runs.commands.terminal.text import harmless
 
 
 @pytest.mark.parametrize(

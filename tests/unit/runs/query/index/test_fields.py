@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runs.query.index import fields
-from runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY, fields_of, read_documents
-from runs.query.index.values import NOT_HELD, decode, encode
+from sacristan.runs.query.index import fields
+from sacristan.runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY, fields_of, read_documents
+from sacristan.runs.query.index.values import NOT_HELD, decode, encode
 
 
 def read(folder, **documents):

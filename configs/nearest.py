@@ -1,0 +1,75 @@
+"""The known name that a mistyped one most likely stands for, and the question that suggests it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+__all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known dotted name that a mistyped one most likely stands for; None if none is similar.
+
+    If exactly one known name has the same last part, that one is returned, whatever its group.
+    """
+    known = list(known)
+    same_leaf = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
+    if len(same_leaf) == 1:
+        return same_leaf[0]
+    likeness, other = max(((_likeness(name, other), other) for other in known), default=(0.0, None))
+    return other if likeness >= 0.7 else None
+
+
+def _likeness(name: str, other: str) -> float:
+    parts, other_parts = name.split("."), other.split(".")
+    if len(parts) == len(other_parts):
+        # Every part must be alike: a group in common says little about what was meant in it.
+        each = [_part_likeness(a, b) for a, b in zip(parts, other_parts, strict=True)]
+        return sum(each) / len(each) if min(each) >= 0.5 else 0.0
+    whole = _ratio(name, other) if len(parts) == 1 else 0.0
+    return max(whole, 0.95 * _part_likeness(parts[-1], other_parts[-1]))
+
+
+def _part_likeness(a: str, b: str) -> float:
+    return max(_ratio(a, b), 0.8 if len(a) > 2 and (b.startswith(a) or b.endswith(a)) else 0.0)
+
+
+def _ratio(a: str, b: str) -> float:
+    a, b = a.lower(), b.lower()
+    # Swapped letters are the commonest slip, and would count as two differences.
+    return 0.95 if a != b and sorted(a) == sorted(b) else difflib.SequenceMatcher(None, a, b).ratio()
+
+
+def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, form: Callable[[str], str] = str) -> str:
+    """Return a question for the nearest dotted name, in a form; `otherwise`, or the known names, if none is near."""
+    known = list(known)
+    near = nearest(name, known)
+    return question([] if near is None else [form(near)], _listing(known) if otherwise is None else otherwise)
+
+
+def word_suggestion(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
+    """Return a question for the nearest words, in any case; `otherwise`, or the known words, if none is near."""
+    known = list(known)
+    by_lower = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(word.lower(), by_lower, most)
+    return question([by_lower[other] for other in near], _listing(known) if otherwise is None else otherwise)
+
+
+def question(near: Sequence[str], otherwise: str) -> str:
+    """Return a question for names, such as `did you mean a, b or c?`; `otherwise` if there are none."""
+    if not near:
+        return otherwise
+    *others, last = near
+    return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
+
+
+def _listing(known: Iterable[str]) -> str:
+    return f"there are: {', '.join(known) or 'none'}"
+
+
+def misspelt(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a name differs from by a slip; None for a known name, and for one that may be new."""
+    known = list(known)
+    near = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.88)
+    return near[0] if near else None

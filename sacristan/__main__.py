@@ -1,0 +1,152 @@
+# PYTHON_ARGCOMPLETE_OK
+"""The command line: `sacristan COMMAND`, which is `python -m sacristan COMMAND`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import os
+import runpy
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from sacristan.configs.printing import OutputError, checked_output
+from sacristan.configs.standard_streams import hold_standard_descriptors
+from sacristan.runs.commands import COMMANDS, GROUPS
+from sacristan.runs.commands.terminal.arguments import Parser, add_store
+from sacristan.runs.errors import RunsError
+
+__all__ = ["main", "make_parser"]
+
+_START = "start experiments"
+_NEW = "create an experiment in this folder, with an ingredient, a recipe and a test; or a project"
+# Experiments that need no file of the user's: the module of each in `sacristan.experiments`, and its line in --help.
+READY = {
+    "text": "classify texts, or predict a number from them",
+    "tabular": "learn from a CSV file with columns of numbers and categories",
+    "segment": "segment images",
+    "finetune": "train a network further that was trained before",
+    "language_model": "train a GPT on the characters of a text",
+    "gan": "train a generative adversarial network on images",
+    "lightning": "train a LightningModule",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command, and return its exit code."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    if words[:1] == ["runs"]:  # `sacristan runs ls`, as it was written before
+        words = words[1:]
+    if words[:1] and words[0] in READY:
+        return _run_experiment(*words)
+    hold_standard_descriptors()
+    try:
+        with checked_output():
+            return _run(words)
+    except KeyboardInterrupt:
+        return 130
+    except OutputError as error:
+        error.tell()
+        return error.code
+
+
+def _run_experiment(name: str, *words: str) -> int:
+    """Become `python -m sacristan.experiments.NAME`, which finds the user's modules in the working folder."""
+    sys.argv[1:] = words
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd()  # noqa: PTH109 - as Python does for -m
+    runpy.run_module(f"sacristan.experiments.{name}", run_name="__main__", alter_sys=True)
+    return 0
+
+
+def _run(words: Sequence[str]) -> int:
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
+
+        argcomplete.autocomplete(make_parser())
+    if note := _other_lab():
+        sys.stderr.write(f"{note}\n")
+    parser = make_parser(words)
+    arguments = parser.parse_args(words)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
+    for stream in (sys.stdout, sys.stderr):
+        # Names of files may be no text, and terminals may lack characters.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return arguments.command(arguments)
+    except RunsError as error:
+        from sacristan.runs.commands.terminal.text import print_to_stderr
+
+        print_to_stderr(f"error: {error}")
+        return arguments.error_code
+
+
+def _other_lab() -> str | None:
+    """Return a sentence that names this lab, if the working folder is a checkout of another one; else None."""
+    root = Path(__file__).parents[1]
+    is_lab = all(Path(file).is_file() for file in ("configs/map.py", "experiments/experiment.py", "runs/__main__.py"))
+    if not is_lab or Path().samefile(root):
+        return None
+    return f"note: this is the lab in {root}; for the one in this folder, write python -m sacristan"
+
+
+class _GroupingParser(Parser):
+    """A parser whose help lists its commands by purpose."""
+
+    def format_help(self) -> str:
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        [commands] = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        listed = {action.dest: action for action in commands._choices_actions}
+        for title, names in {_START: ["new", *READY], **GROUPS}.items():
+            formatter.start_section(title)
+            formatter.add_arguments([listed[name.rstrip("_")] for name in names])
+            formatter.end_section()
+        formatter.start_section("options")
+        formatter.add_arguments([action for action in self._actions if action is not commands])
+        formatter.end_section()
+        return formatter.format_help()
+
+
+def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    A command that is not among `words` is only listed, and its module not imported; without any words, all commands are
+    there.
+    """
+    prog = "runs" if Path(sys.argv[0]).stem == "runs" else "sacristan"
+    parser = _GroupingParser(prog=prog, description="Start experiments; find, compare, resume and reproduce past runs.")
+    add_store(parser, default=None)
+    parser.set_defaults(command=None, error_code=1)
+    listed = Parser(add_help=False)  # one for all that are only listed: to make it takes longer than to parse
+
+    def parser_of(*, is_listed: bool, **options: Any) -> Parser:
+        return listed if is_listed else Parser(**options)
+
+    commands = parser.add_subparsers(metavar="COMMAND", parser_class=cast("type[Parser]", parser_of))
+    modules = {f"sacristan.runs.commands.{name}": help for name, help in COMMANDS.items()}
+    for module, help in {"sacristan.new": _NEW, **modules}.items():
+        name = module.rpartition(".")[2].rstrip("_")
+        is_listed = words is not None and name not in words
+        description = f"{help[0].upper()}{help[1:]}."
+        command = commands.add_parser(name, help=help, description=description, is_listed=is_listed)
+        if not is_listed:
+            loaded = importlib.import_module(module)
+            if name != "new":
+                add_store(command)
+            loaded.add_arguments(command)
+            command.set_defaults(command=loaded.main, parser=command)
+    for name, help in READY.items():  # run before anything is parsed
+        commands.add_parser(name, help=help, is_listed=True)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
