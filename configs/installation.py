@@ -1,4 +1,4 @@
-"""How this lab was installed, and the commands that install it or more of it.
+"""Find out how this lab was installed, and which command installs it or one of its extras.
 
 Modules for metadata of packages and for URLs take longer to import than most commands, and are imported when needed.
 """
@@ -78,9 +78,10 @@ def _direct_url() -> dict[str, Any]:
     from importlib import metadata
 
     try:
-        return json.loads(metadata.distribution("sacristan").read_text("direct_url.json") or "{}")
-    except metadata.PackageNotFoundError:
+        found = json.loads(metadata.distribution("sacristan").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
         return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _required(extra: str) -> list[str]:

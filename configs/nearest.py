@@ -1,4 +1,4 @@
-"""The known name that a mistyped one most likely stands for, and the question that suggests it."""
+"""Find the known name nearest to a mistyped one, and ask whether it was meant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted name that a mistyped one most likely stands for; None if none is similar.
+    """Return the known dotted name most similar to a mistyped one; None if none is similar.
 
     If exactly one known name has the same last part, that one is returned, whatever its group.
     """
@@ -24,7 +24,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def _likeness(name: str, other: str) -> float:
     parts, other_parts = name.split("."), other.split(".")
     if len(parts) == len(other_parts):
-        # Every part must be alike: a group in common says little about what was meant in it.
+        # Every part must be similar: a shared group says little about which of its entries was meant.
         each = [_part_likeness(a, b) for a, b in zip(parts, other_parts, strict=True)]
         return sum(each) / len(each) if min(each) >= 0.5 else 0.0
     whole = _ratio(name, other) if len(parts) == 1 else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.machinery
 import importlib.util
@@ -56,8 +57,10 @@ def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
-        if name != renamed(name):  # as configs of earlier releases have it
-            return import_module(renamed(name), entry, path)
+        new = renamed(name)  # configs of earlier releases have the old name
+        with contextlib.suppress(ModuleNotFoundError):
+            if new != name and importlib.util.find_spec(new) is not None:
+                return importlib.import_module(new)
         raise ConfigError(
             f"{entry}: got {path or name!r}, but there is no module {error.name!r}; "
             "give package.module:object for a module in this folder or an installed one"

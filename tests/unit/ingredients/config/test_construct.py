@@ -169,6 +169,13 @@ def test_build_error_of_the_lab_passes_as_it_is():
         build(refuse, {}, "model.options")
 
 
+@pytest.mark.filterwarnings("ignore:import experiments is now")
+def test_module_of_an_earlier_release_is_found_by_its_old_name_and_no_other():
+    assert import_object("experiments.text:network", "model.name").__module__ == "sacristan.experiments.text"
+    with pytest.raises(ConfigError, match=r"model.name: got 'experiments.txet:network', but there is no module 'exper"):
+        import_object("experiments.txet:network", "model.name")
+
+
 def test_require_installed_package_returns_it():
     assert require("fractions", "extra", "this test") is fractions
 
