@@ -91,7 +91,7 @@ def anonymous_option(args: bool, run: Any) -> None:
 @cli_option("-e", "--enforce_clean", is_flag=True)
 def clean_option(args: bool, run: Any) -> None:
     """Reject the run if its git repository has changes, or if a source of the run is not committed."""
-    from sacristan.observers.provenance.sources_and_git import uncommitted_files
+    from sacristan.observers.provenance.git import uncommitted_files
 
     info = run.experiment_info
     base = Path(info["base_dir"])

@@ -28,7 +28,7 @@ from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
 from sacristan.observers.record.append_file import pread
-from sacristan.observers.record.regular_file import Descriptor
+from sacristan.observers.record.files import Descriptor
 
 __all__ = [
     "PART_BYTES",

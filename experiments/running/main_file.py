@@ -11,7 +11,8 @@ from typing import Any
 import sacred
 
 from sacristan.ingredients.errors import ConfigError
-from sacristan.observers.provenance import sources_and_git
+from sacristan.observers.provenance.git import lab_git_state
+from sacristan.observers.provenance.sources import imported_sources, md5_of, source_name
 from sacristan.old_names import current_name
 
 __all__ = ["MainFile", "module_of"]
@@ -56,11 +57,11 @@ class MainFile:
         main = root / name if name else None
         if main is not None and main.exists() and self.path is not None and main.samefile(self.path):
             # Sacred's has all links resolved.
-            name = sources_and_git.source_name(self.path, root)
+            name = source_name(self.path, root)
             main = root / name if name else main
-        git = sources_and_git.lab_git_state(root, main, content=False)
+        git = lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
-        sources = sorted({*sources_and_git.imported_sources(root, main), *_added_sources(experiment, root)})
+        sources = sorted({*imported_sources(root, main), *_added_sources(experiment, root)})
         found = {"mainfile": name, "sources": sources, "repositories": repositories}
         return found | ({"module": self.module} if self.module else {})
 
@@ -78,10 +79,10 @@ def module_of(names: Mapping[str, Any]) -> str | None:
 def _added_sources(experiment: sacred.Experiment, root: Path) -> Iterator[tuple[str, str]]:
     for part, _ in list(experiment.traverse_ingredients()):
         for path in getattr(part, "added_sources", ()):
-            name = sources_and_git.source_name(path, root)
+            name = source_name(path, root)
             if name is None:
                 raise ConfigError(
                     f"add_source_file: {path} is not below {root}, where the sources of {os.fsdecode(experiment.path)} "
                     "are; move it there, or keep it by add_resource, or give the experiment another base_dir"
                 )
-            yield name, sources_and_git.md5_of(path)
+            yield name, md5_of(path)

@@ -17,8 +17,7 @@ from sacred.metrics_logger import ScalarMetricLogEntry
 
 from sacristan.experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from sacristan.observers.errors import MetricError
-from sacristan.observers.record.points.child_points import ChildPoint, ChildPoints
-from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints, PointLog
 from sacristan.observers.record.points.points import Metric, Names, split_metrics
 from sacristan.observers.record.run_clock import now as run_time
 

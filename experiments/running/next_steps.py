@@ -15,8 +15,8 @@ from typing import Any
 from sacristan.experiments.running.captured_output import terminal
 from sacristan.experiments.running.main_file import module_of
 from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
-from sacristan.observers.record.safe_paths import shown_path
 from sacristan.observers.record.schema import CONFIG
 
 __all__ = ["resume_command", "show_next_steps"]

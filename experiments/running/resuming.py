@@ -22,6 +22,7 @@ from sacristan.ingredients.ranks.world import World
 from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
     PARENT_VARIABLE,
@@ -32,8 +33,7 @@ from sacristan.observers.record.identity import (
     read_lease,
 )
 from sacristan.observers.record.json_text import load_json, parse_json
-from sacristan.observers.record.numbered_folder import as_number
-from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = [

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from sacristan.ingredients.errors import ConfigError
-from sacristan.observers.provenance.gpus import load_nvml, open_gpus
+from sacristan.observers.provenance.machine import load_nvml, open_gpus
 
 __all__ = ["Sampler", "check_interval"]
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from sacristan.experiments.running.replaying import INCIDENT
 from sacristan.ingredients.checkpoints.files import load_checkpoint, read_file, save_checkpoint
 from sacristan.ingredients.errors import CheckpointError
-from sacristan.observers.record.atomic_file import make_folder, sync_files, sync_folder
+from sacristan.observers.record.files import make_folder, sync_files, sync_folder
 from sacristan.observers.record.schema import CONFIG
 
 __all__ = ["Bundle", "like", "on_cpu", "read_bundle", "write_bundle"]

@@ -19,7 +19,7 @@ from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.models.compiled import load_plain_state_dict, plain_names, plain_state_dict
 from sacristan.observers.errors import SealError
 from sacristan.observers.file.sacred_form import plain
-from sacristan.observers.record.atomic_file import make_folder, replacing
+from sacristan.observers.record.files import make_folder, replacing
 from sacristan.observers.record.sealed_zip import SealingStream, check_seal
 
 __all__ = [

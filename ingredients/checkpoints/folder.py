@@ -22,7 +22,7 @@ from typing import Any
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint, split_of
 from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.errors import CheckpointError
-from sacristan.observers.record.atomic_file import make_folder, replacing, sync_folder
+from sacristan.observers.record.files import make_folder, replacing, sync_folder
 
 __all__ = ["CheckpointFolder", "best_epoch"]
 

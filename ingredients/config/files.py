@@ -23,7 +23,7 @@ from sacristan.ingredients.config.entry_types import literal
 from sacristan.ingredients.errors import ConfigError, MissingConfigFileError
 from sacristan.observers.file.recorded_values import is_recorded_object, opaque_in, read_back
 from sacristan.observers.file.sacred_form import plain
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 
 __all__ = ["guard_sacred", "keeping_opaque", "read_config_file", "write_config_file"]
 

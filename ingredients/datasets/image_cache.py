@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 
 __all__ = ["ImageCache", "ImageFacts"]
 

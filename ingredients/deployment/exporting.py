@@ -17,7 +17,7 @@ from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.deployment.formats import FORMATS, make_onnx, make_program, pt2_bytes, run_onnx, run_pt2
 from sacristan.ingredients.deployment.prepared import Prepared
 from sacristan.ingredients.errors import DataError, ModelError
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 
 __all__ = ["Difference", "check_path", "compare", "describe", "export"]
 

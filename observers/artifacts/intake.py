@@ -17,7 +17,7 @@ from typing import BinaryIO, NoReturn
 
 from sacristan.observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.record.atomic_file import sync_file, sync_folder
+from sacristan.observers.record.files import sync_file, sync_folder
 from sacristan.observers.record.locking import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
 from sacristan.observers.record.stored_files import make_shared, share, write_sparsely

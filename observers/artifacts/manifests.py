@@ -18,9 +18,8 @@ from pathlib import Path
 
 from sacristan.observers.artifacts.version import ArtifactVersion, from_manifest
 from sacristan.observers.errors import ArtifactDamagedError
-from sacristan.observers.record.atomic_file import sync_folder
+from sacristan.observers.record.files import read_regular, sync_folder
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.stored_files import make_shared, share
 
 __all__ = ["Manifests"]

@@ -27,9 +27,8 @@ from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_
 from sacristan.observers.artifacts.manifests import Manifests
 from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from sacristan.observers.record.atomic_file import sync_file
+from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.safe_paths import shown_path
 from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]

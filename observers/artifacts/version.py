@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from sacristan.observers.record.atomic_file import replacing
-from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.files import open_regular, replacing
 from sacristan.observers.record.stored_files import write_sparsely
 
 __all__ = [

@@ -8,6 +8,7 @@ never raises into a run: data that cannot be written is reported once, retried, 
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import logging
 import os
 import tempfile
@@ -18,19 +19,22 @@ from typing import Any
 
 from sacred.observers import FileStorageObserver
 
-from sacristan.observers.file.kept_files import keep_artifact, keep_resource
+from sacristan.observers.errors import ArtifactError
 from sacristan.observers.file.recording import Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
 from sacristan.observers.file.sacreds_interface import SacredsInterface
 from sacristan.observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
+from sacristan.observers.record.files import file_name, lasting_path
 from sacristan.observers.record.guarding import guarded, guarded_without_lock
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.points.rewinding import Position, held, read_position
-from sacristan.observers.record.safe_paths import lasting_path
+from sacristan.observers.record.run_folder import artifact_path, make_numbered_folder
+from sacristan.observers.record.schema import DESTINATION, EARLIER_FOLDER
+from sacristan.observers.record.stored_files import copy_file, keep, open_file, path_below
 
-__all__ = ["FileObserver", "file_observer", "run_folder"]
+__all__ = ["FileObserver", "file_observer", "keep_artifact", "keep_resource", "run_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +46,7 @@ class FileObserver(SacredsInterface):
     """Records runs in a folder, each in a numbered folder of its own.
 
     If `meta_info["resume"]` is the folder of an earlier run in `basedir`, the run continues that record, with one more
-    session (see `sacristan.observers.record.resuming`).
+    session (see `sacristan.observers.file.sessions`).
 
         ex.observers.append(FileObserver("my_runs"))
 
@@ -147,7 +151,7 @@ class FileObserver(SacredsInterface):
                 self._release()
             else:
                 with_reads = not beginning.options.get("--no_reads")
-                self._started().origins.gather(self._lock, beginning.ex_info, with_reads=with_reads)
+                self._started().provenance.gather(self._lock, beginning.ex_info, with_reads=with_reads)
             return session.run_id
 
     def _session(self, beginning: Beginning) -> Session:
@@ -284,7 +288,7 @@ class FileObserver(SacredsInterface):
     def _end(self, status: str, at: datetime, **entries: Any) -> None:
         if self._is_copy() or not self.is_recording:  # the run was rejected when it started
             return
-        self._started().origins.wait(_PROVENANCE_BOUND_S)
+        self._started().provenance.wait(_PROVENANCE_BOUND_S)
         try:
             self._write_end(status, at, entries)
         finally:
@@ -327,3 +331,90 @@ def run_folder(run: Any) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
         yield Path(folder)
+
+
+# ---------------------------------------------------------------------- files that the run reads or makes
+
+
+def keep_resource(recording: Recording, filename: str, store: Path, *, copy: bool) -> None:
+    """Keep the content of a file that the run read.
+
+    Without `copy`, a file below the folder of runs is listed where it is; others are always copied. If the store cannot
+    be written, `run.json` lists the file as lost.
+    """
+    try:
+        stored = None if copy else path_below(recording.base, Path(filename))
+        stored = stored or keep(Path(filename), store, recording.base)
+    except OSError as error:
+        with recording.lock:
+            recording.run.add_once("lost_resources", str(filename))
+        reason = f"{store} cannot be written ({error.strerror})"
+        raise ArtifactError(f"{filename} cannot be kept as a resource: {reason}") from error
+    except ArtifactError as error:
+        raise ArtifactError(f"{filename} cannot be kept as a resource: {error}") from error
+    with recording.lock:
+        recording.journal.note_file(recording.base / stored)
+        recording.run.add_resource(filename, stored)
+
+
+def keep_artifact(
+    recording: Recording,
+    name: str,
+    filename: str | Path,
+    metadata: dict[str, Any] | None,
+    content_type: str | None,
+    *,
+    copy: bool,
+) -> None:
+    """Keep a file that the run made, in the run's folder; without `copy`, list it where it is.
+
+    `name` is also its path in the folder. If it is the file's own name, `file_name` makes it valid.
+    """
+    file = Path(filename).absolute()
+    with recording.lock:
+        recording.stay_in_folder()
+    name = file_name(file) if name == file.name else name
+    target = artifact_path(recording.folder, name)
+    is_there = file.resolve() == target
+    if is_there or not copy:
+        open_file(file).close()
+    else:
+        _copy(recording, name, Path(filename), target)
+    left_at = None if is_there or copy else file
+    with recording.lock:
+        if left_at is None:
+            recording.journal.note_file(target)
+        recording.add_artifact(name, metadata, content_type, left_at)
+
+
+def _copy(recording: Recording, name: str, file: Path, target: Path) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _keep_earlier(recording, name, target, file)
+        copy_file(file, target)
+    except OSError as error:
+        raise ArtifactError(
+            f"{file}: it cannot be kept in {recording.folder} ({error.strerror}); make room or check its "
+            "permissions, and add it again"
+        ) from error
+
+
+def _keep_earlier(recording: Recording, name: str, target: Path, new: Path) -> None:
+    """Keep an artifact whose name another file gets, if the run is delivered to a database.
+
+    As with Sacred, the database has both, and the folder has the last one under the name.
+    """
+    if name not in recording.run.entry["artifacts"] or not (recording.folder / DESTINATION).exists():
+        return
+    filecmp.clear_cache()
+    if not target.is_file() or filecmp.cmp(new, target, shallow=False):
+        return
+    folder, _ = make_numbered_folder(recording.folder / EARLIER_FOLDER)
+    kept = folder / target.name
+    try:
+        kept.hardlink_to(target)
+    except OSError:  # the file system has no hard links
+        copy_file(target, kept)
+    with recording.lock:
+        recording.journal.note_file(kept)
+        recording.run.add_earlier_artifact(name, kept.relative_to(recording.folder).as_posix())

@@ -10,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.errors import ResumeError
-from sacristan.observers.file.origins import Origins
+from sacristan.observers.file.provenance import LabSources, Provenance
 from sacristan.observers.file.run_file import InfoFile
 from sacristan.observers.file.sacred_form import sacred_metrics, to_ticks
 from sacristan.observers.file.sessions import Session
-from sacristan.observers.file.whereabouts import Whereabouts
-from sacristan.observers.provenance.lab_sources import LabSources
 from sacristan.observers.record import run_clock
+from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.guarding import Apart, Pace
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.run_folder import RunFolder
 from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
 
 __all__ = ["Recording", "recording_of", "recordings_of"]
@@ -68,14 +67,14 @@ class Recording:
         self.lease = session.lease
         self.run = session.run
         self.start = session.start.replace(tzinfo=UTC)
-        self.origins = Origins(self.journal, self.run, sources)
+        self.provenance = Provenance(self.journal, self.run, sources)
         self._info = InfoFile(self.journal, self.run.odd)
         self._apart = Apart()
         self._num_output = 0
         # `num_changes` of the points when the summary was written last.
         self._num_changes = -1
         self._summary_pace, self._folder_pace = Pace(), Pace()
-        self._whereabouts = Whereabouts(self.journal.folder)
+        self._run_folder = RunFolder(self.journal.folder)
         # Artifacts whose files are in the folder.
         self._artifacts: set[str] = set()
 
@@ -122,7 +121,7 @@ class Recording:
         """
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
-            self.origins.save_sources()
+            self.provenance.save_sources()
         self.journal.write(CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
             self.lease.write()
@@ -156,10 +155,10 @@ class Recording:
         with self._apart.part("info"):
             self._info.heartbeat(info)
         with self._apart.part("sources"):
-            if self.origins.save_sources():
+            if self.provenance.save_sources():
                 self.run.write()
         with self._apart.part("provenance"):
-            self.origins.look()
+            self.provenance.look()
         self.lease.renew()
         self.run.heartbeat(at, result)
 
@@ -183,7 +182,7 @@ class Recording:
         if self.run.has_ended or not self.journal.is_gone():
             return
         before = self.folder
-        there = self._whereabouts.moved_to(before)
+        there = self._run_folder.moved_to(before)
         if there is not None:
             self.journal.follow(there)
             self.run.follow()
@@ -195,7 +194,7 @@ class Recording:
         """Create the record again, after its folder was deleted."""
         self.lease.release()
         try:
-            folder, lock = self._whereabouts.renew(self.base)
+            folder, lock = self._run_folder.renew(self.base)
         except OSError as error:
             _log.error("%s was deleted during the run, and no other can be made (%s)", before, error.strerror)
             return
@@ -274,7 +273,7 @@ class Recording:
 
     def release(self) -> None:
         """Let other processes write the record, and close its folder."""
-        self._whereabouts.close()
+        self._run_folder.close()
         self.lease.release()
 
     def end(self, status: str, at: datetime, **entries: Any) -> None:
@@ -299,12 +298,12 @@ class Recording:
         with part("following the folder"):
             self.stay_in_folder()
         with part("provenance"):
-            self.origins.look(last=True)
+            self.provenance.look(last=True)
         with part("info"):
             self._info.write()
         with part("sources"):
-            self.origins.save_sources(last=True)
-        lost: dict[str, int | list[str]] = {"lost_sources": self.origins.missing_sources}
+            self.provenance.save_sources(last=True)
+        lost: dict[str, int | list[str]] = {"lost_sources": self.provenance.missing_sources}
         with part("points"):
             self.journal.give_up()
             self.run.note_unwritten_points(self.journal.points.num_lost_points)

@@ -2,7 +2,7 @@
 
 `run.json` says what the run is (uid, experiment, command, host), what it has (sources, resources, artifacts), and its
 state (status, heartbeat, result). For a resumed run, its head describes the first session, and the last entry of
-`sessions` the current one (see `sacristan.observers.record.resuming`).
+`sessions` the current one (see `sacristan.observers.file.sessions`).
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RunFile:
     """Writes `run.json` whenever something in it changes.
 
     Args:
-        entry: The content: from `new_entry`, or `resuming.resumed_entry`.
+        entry: The content: from `new_entry`, or `sessions.resumed_entry`.
     """
 
     def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:

@@ -18,12 +18,11 @@ from sacred.serializer import flatten
 from sacristan.configs.map import abbreviated
 from sacristan.observers.media.snapshots import is_missing, of_known_type, to_numpy
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.json_text import MAX_NOTED_LEVELS
+from sacristan.observers.record.json_text import MAX_DIGITS, MAX_NOTED_LEVELS, as_text, is_unwritable, storable_integer
 from sacristan.observers.record.object_names import named
 from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.points.points import TICKS_PER_S
 from sacristan.observers.record.redaction import hide_passwords
-from sacristan.observers.record.storable import MAX_DIGITS, as_text, is_unwritable, storable_integer
 
 __all__ = ["OddEntries", "in_fixed_order", "plain", "sacred_metrics", "to_ticks"]
 

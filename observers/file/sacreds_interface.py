@@ -15,7 +15,7 @@ from sacristan.observers.file.recording import Recording
 from sacristan.observers.file.run_file import Beginning
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.guarding import Owned
-from sacristan.observers.record.numbered_folder import artifact_path
+from sacristan.observers.record.run_folder import artifact_path
 from sacristan.observers.record.schema import FORMAT, RUN
 
 __all__ = ["BeginningObserver", "SacredsInterface"]

@@ -26,8 +26,8 @@ from pymongo.errors import DuplicateKeyError, OperationFailure
 from sacristan.observers.errors import ArtifactDamagedError
 from sacristan.observers.mongo.documents import object_id
 from sacristan.observers.mongo.layout import Collections
-from sacristan.observers.record.regular_file import open_regular
-from sacristan.observers.record.storable import storable_text
+from sacristan.observers.record.files import open_regular
+from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.stored_files import md5_in
 
 __all__ = ["Contents", "Shipment", "Upload", "content_id", "incomplete_files", "send_file"]

@@ -41,7 +41,7 @@ from sacristan.observers.mongo.layout import Collections, Document, make_run_ind
 from sacristan.observers.mongo.media import MediaDelivery, len_media
 from sacristan.observers.mongo.points import Behind, PointDelivery, len_points
 from sacristan.observers.mongo.verification import Lost, find_lost
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.schema import DELIVERED, DESTINATION, RUN, read_json, read_json_if_whole
 

@@ -18,6 +18,7 @@ from sacristan.observers.mongo.documents import files_in
 from sacristan.observers.mongo.layout import Document
 from sacristan.observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
 from sacristan.observers.record.identity import true_status
+from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.schema import (
     OUTPUT,
     RANKS_FOLDER,
@@ -26,7 +27,6 @@ from sacristan.observers.record.schema import (
     checkpoint_files,
     rank_files,
 )
-from sacristan.observers.record.storable import storable_text
 
 __all__ = ["DocumentDelivery", "NotTakenOverError", "is_running"]
 

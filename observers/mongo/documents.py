@@ -19,8 +19,7 @@ from typing import Any
 
 import bson
 
-from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.storable import is_large, is_text_only, storable_integer, storable_text
+from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
 
 __all__ = ["ENTRY_BYTES", "FILE", "LIST_BYTES", "MAX_DEPTH", "Packer", "files_in", "object_id", "restore", "stored_key"]
 

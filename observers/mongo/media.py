@@ -18,9 +18,9 @@ from sacristan.observers.errors import RecordError
 from sacristan.observers.mongo.contents import Shipment
 from sacristan.observers.mongo.documents import Packer, files_in, object_id
 from sacristan.observers.mongo.layout import make_media_indexes
+from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import media_path
-from sacristan.observers.record.regular_file import open_regular, read_regular
 from sacristan.observers.record.schema import MEDIA
 
 __all__ = ["MediaDelivery", "len_media"]

@@ -21,10 +21,10 @@ from pymongo.errors import DuplicateKeyError
 from sacristan.observers.mongo.contents import Shipment
 from sacristan.observers.mongo.documents import object_id
 from sacristan.observers.mongo.layout import Collections, Document
+from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.points.intact_points import read_intact_points
 from sacristan.observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
 from sacristan.observers.record.schema import POINTS, MetricNames, read_names
-from sacristan.observers.record.storable import storable_text
 
 __all__ = [
     "POINTS_PER_CHUNK",

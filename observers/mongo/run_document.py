@@ -13,9 +13,9 @@ import bson
 
 from sacristan.observers.mongo.documents import ENTRY_BYTES, LIST_BYTES, Packer, files_in, object_id
 from sacristan.observers.mongo.layout import Document
+from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import last_beat
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.regular_file import open_regular, read_regular
 from sacristan.observers.record.schema import (
     CONFIG,
     INFO,

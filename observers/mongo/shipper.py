@@ -14,7 +14,7 @@ from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import explain, is_logged_out, is_refusal
 from sacristan.observers.mongo.media import len_media
 from sacristan.observers.mongo.points import len_points
-from sacristan.observers.record.safe_paths import shown_path
+from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.schema import RUN
 
 __all__ = ["LAST_ATTEMPT_S", "Shipper"]
@@ -33,7 +33,7 @@ class Shipper(threading.Thread):
     Args:
         connect: Creates the delivery, with its own connections. It is called again if it fails, such as for a URL with
             an unknown server, and when the server has logged the user out.
-        whereabouts: Returns the run's folder, which may be moved.
+        folder: Returns the run's folder, which may be moved.
         label: The destination in messages.
 
     Attributes:
@@ -42,11 +42,11 @@ class Shipper(threading.Thread):
         has_delivered: Whether the server has ever accepted a delivery.
     """
 
-    def __init__(self, connect: Callable[[], Delivery], whereabouts: Callable[[], Path], label: str) -> None:
+    def __init__(self, connect: Callable[[], Delivery], folder: Callable[[], Path], label: str) -> None:
         super().__init__(name="sacristan-shipper", daemon=True)
         self.delivery: Delivery | None = None
         self._connect = connect
-        self._whereabouts = whereabouts
+        self._folder = folder
         self.label = label
         self.attempted = threading.Event()
         self.has_delivered = False
@@ -98,8 +98,8 @@ class Shipper(threading.Thread):
             self.delivery = self._connect()
         # The old delivery says how much is delivered until the user can log in again.
         delivery = self._connect() if self._is_logged_out else self.delivery
-        if delivery.folder != self._whereabouts():
-            delivery.follow(self._whereabouts())
+        if delivery.folder != self._folder():
+            delivery.follow(self._folder())
         delivery.advance(last=last)
         self.delivery, self._is_logged_out = delivery, False
 

@@ -13,9 +13,9 @@ from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.recording import Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
 from sacristan.observers.file.sacreds_interface import BeginningObserver
+from sacristan.observers.record.files import lasting_path
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.points.point_log import PointLog
-from sacristan.observers.record.safe_paths import lasting_path
 from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["SpoolingObserver"]

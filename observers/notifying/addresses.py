@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sacristan.configs.installation import missing_package
 from sacristan.observers.errors import MissingExtraError, NotifyError
-from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.files import open_regular
 
 __all__ = ["ADDRESSES_VARIABLE", "AFTER_VARIABLE", "finished_after_s", "read_addresses", "shown"]
 

@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sacristan.observers.record.atomic_file import write_once
+from sacristan.observers.record.files import write_once
 from sacristan.observers.record.locking import claimed
 from sacristan.observers.record.schema import NOTIFIED_FOLDER
 

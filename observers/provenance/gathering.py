@@ -12,16 +12,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sacristan.observers.provenance import sources_and_git as provenance
-from sacristan.observers.provenance.gpus import load_nvml
-from sacristan.observers.provenance.libraries import Libraries
+from sacristan.observers.provenance.git import lab_git_state, lab_version
+from sacristan.observers.provenance.machine import load_nvml, machine, packages
 from sacristan.observers.provenance.reads import OpenedFiles, variables_in
+from sacristan.observers.provenance.sources import Libraries, changed_libraries, imported_files
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.resuming import environment_changes
 from sacristan.observers.record.schema import PROVENANCE
 
-__all__ = ["Gathering", "read_flags", "torch_versions"]
+__all__ = ["Gathering", "environment_changes", "read_flags", "torch_versions"]
 
 _log = logging.getLogger(__name__)
 
@@ -157,7 +156,7 @@ class Gathering:
     def _gather_reads(self, opened: OpenedFiles) -> None:
         opened.end()
         try:
-            sources = provenance.imported_files(self._base_dir, self._mainfile)
+            sources = imported_files(self._base_dir, self._mainfile)
             reads = {"files": opened.contents(), "variables": variables_in(sources)}
         except Exception:
             _log.exception("reads: could not be gathered; provenance.json goes without")
@@ -169,11 +168,11 @@ class Gathering:
     def _gather(self) -> None:
         """Gather everything that takes long; parts that fail are left out."""
         parts = {
-            "git": lambda: provenance.lab_git_state(self._base_dir, self._mainfile),
-            "lab": provenance.lab_version,
-            "packages": provenance.packages,
+            "git": lambda: lab_git_state(self._base_dir, self._mainfile),
+            "lab": lab_version,
+            "packages": packages,
             "libraries": self._find_libraries,
-            "machine": lambda: provenance.machine(self._nvml),
+            "machine": lambda: machine(self._nvml),
         }
         found = {}
         for name, gather in parts.items():
@@ -227,3 +226,31 @@ def _folders(base_dir: Path) -> list[Path]:
         return [Path.cwd(), base_dir]
     except FileNotFoundError:
         return [base_dir]
+
+
+# Texts of any length, which only the first session records.
+_NOT_COMPARED = {"diff", "untracked"}
+
+
+_COMPARED = ("git", "packages", "machine", "determinism")
+
+
+def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
+    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ, as `{part: {name: [was, is]}}`.
+
+    Libraries are compared by their digests.
+    """
+    changes = {part: _differences(part, before.get(part) or {}, now.get(part) or {}) for part in _COMPARED}
+    old, new = before.get("libraries") or {}, now.get("libraries") or {}
+    changes["libraries"] = {
+        name: [old[name].get("digest"), new[name].get("digest")] for name in changed_libraries(old, new)
+    }
+    return {part: pairs for part, pairs in changes.items() if pairs}
+
+
+def _differences(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, list[Any]]:
+    # Parts of the machine and of the flags are known only once torch is imported.
+    names = old.keys() | new.keys() if part in ("git", "packages") else new.keys()
+    return {
+        name: [old.get(name), new.get(name)] for name in sorted(names - _NOT_COMPARED) if old.get(name) != new.get(name)
+    }

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.provenance.sources_and_git import is_installed
+from sacristan.observers.provenance.sources import is_installed
 from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = ["OpenedFiles", "changed_reads", "variables_in"]

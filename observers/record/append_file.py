@@ -10,8 +10,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from sacristan.observers.record.atomic_file import BINARY, replacing, sync_file, sync_folder
-from sacristan.observers.record.regular_file import Descriptor, check_regular
+from sacristan.observers.record.files import BINARY, Descriptor, check_regular, replacing, sync_file, sync_folder
 
 __all__ = ["MAX_PENDING_BYTES", "AppendFile", "pread", "pwrite"]
 

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.append_file import AppendFile
-from sacristan.observers.record.atomic_file import replacing, sync_files
+from sacristan.observers.record.files import lasting_path, replacing, sync_files
 from sacristan.observers.record.media_files import MediaFiles
 from sacristan.observers.record.points.point_files import PointFiles
 from sacristan.observers.record.points.rewinding import Position, read_position, rewound_files
-from sacristan.observers.record.safe_paths import lasting_path
 from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
 __all__ = ["Journal"]

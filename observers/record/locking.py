@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sacristan.observers.record.regular_file import Descriptor
+from sacristan.observers.record.files import Descriptor
 from sacristan.observers.record.schema import LOCK
 
 try:

@@ -18,7 +18,7 @@ from typing import Any
 
 from sacristan.observers.errors import RecordError
 from sacristan.observers.record.append_file import AppendFile
-from sacristan.observers.record.atomic_file import replacing, sync_files
+from sacristan.observers.record.files import replacing, sync_files
 from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 

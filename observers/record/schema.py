@@ -34,7 +34,7 @@ and those recorded with `--anonymous` neither.
 
 `run.json` names the folder itself as `folder`, and the folder that the run was started in as `cwd`. If a run is
 recorded in several folders, the others name the one with the states of the training as `states_folder`. The `run.json`
-of a resumed run has `sessions` (see `sacristan.observers.record.resuming`), and `revision`, which counts how often the
+of a resumed run has `sessions` (see `sacristan.observers.file.sessions`), and `revision`, which counts how often the
 record was rewound (see `sacristan.observers.record.points.rewinding`). While it is rewound, it has `rewinding`, and
 append-only files are replaced whole.
 
@@ -78,8 +78,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.json_text import load_json, parse_json
-from sacristan.observers.record.regular_file import open_regular, read_regular
 
 __all__ = [
     "MetricNames",

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.record.atomic_file import make_folder, replacing, sync_folder
-from sacristan.observers.record.regular_file import open_regular
+from sacristan.observers.record.files import make_folder, open_regular, replacing, sync_folder
 
 __all__ = [
     "copy_file",

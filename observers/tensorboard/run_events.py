@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.media_files import Content, MediaEntry, media_path
 from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.schema import MEDIA, read_json_lines
 from sacristan.observers.tensorboard import events
 from sacristan.observers.tensorboard.event_file import EventFile

@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import open_regular, replacing
 from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.regular_file import open_regular
 from sacristan.runs.board.visitors import Role
 from sacristan.runs.errors import ServerError, naming_os_errors
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 from sacristan.runs.errors import StoreError
 
 __all__ = ["check_output", "is_stream", "writing"]

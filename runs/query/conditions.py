@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from sacristan.observers.record.identity import USER_VARIABLE, user_name
-from sacristan.observers.record.storable import is_text_only, storable_integer, storable_text
+from sacristan.observers.record.json_text import is_text_only, storable_integer, storable_text
 from sacristan.runs.errors import FilterError
 from sacristan.runs.query.names import SWEEP, TIMES, USER, full_name, id_of
 from sacristan.runs.query.patterns import check_pattern

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from sacristan.observers.record.storable import storable_text
+from sacristan.observers.record.json_text import storable_text
 
 __all__ = ["check_pattern", "is_found"]
 

@@ -20,13 +20,11 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sacristan.observers.provenance import sources_and_git as provenance
-from sacristan.observers.provenance.imported_modules import is_loose
-from sacristan.observers.provenance.libraries import file_digest
+from sacristan.observers.provenance.machine import machine, packages
 from sacristan.observers.provenance.reads import changed_reads
+from sacristan.observers.provenance.sources import changed_libraries, file_digest, is_loose
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import redact
-from sacristan.observers.record.resuming import changed_libraries
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
@@ -109,7 +107,7 @@ def compare_environment(record: Record, search: Sequence[Path] = ()) -> Environm
     differences = [
         *_library_differences(record, search),
         *_python_differences(record),
-        *_package_differences(record, provenance.packages()),
+        *_package_differences(record, packages()),
         *_machine_differences(record),
         *_flag_differences(record),
         *_variable_differences(record),
@@ -164,16 +162,16 @@ def _python_differences(record: Record) -> Iterator[Differing]:
 
 
 def _machine_differences(record: Record) -> Iterator[Differing]:
-    now = provenance.machine()
+    now = machine()
     pairs: list[tuple[str, Any, Any, bool]] = [
         ("processor", record.cpu, now["cpu"], True),
         ("OS", record.operating_system, now["os"], False),
     ]
     pairs = [pair for pair in pairs if pair[1] is not None]
-    machine = record.part("machine")
-    if machine:  # an entry without GPUs means that there were none
-        pairs.append(("GPUs", _gpu_names(machine), _gpu_names(now), True))
-        pairs.append(("GPU driver", machine.get("gpu_driver"), now["gpu_driver"], False))
+    entry = record.part("machine")
+    if entry:  # an entry without GPUs means that there were none
+        pairs.append(("GPUs", _gpu_names(entry), _gpu_names(now), True))
+        pairs.append(("GPU driver", entry.get("gpu_driver"), now["gpu_driver"], False))
     for name, recorded, value, is_loud in pairs:
         if recorded != value:
             yield Differing("machine", name, recorded, value, is_loud=is_loud)

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from sacristan.observers.record.files import open_regular, relative_path
 from sacristan.observers.record.identity import (
     EXPECT_DATA_VARIABLE,
     EXPECT_RESOURCES_VARIABLE,
@@ -24,8 +25,6 @@ from sacristan.observers.record.identity import (
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
 )
-from sacristan.observers.record.regular_file import open_regular
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
 from sacristan.runs.rerun.environment import Environment, compare_environment
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch

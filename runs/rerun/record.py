@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
 
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.redaction import is_hidden
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.schema import CONFIG, EXECUTED_CELLS
 from sacristan.runs.errors import LaunchError, StoreError
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in

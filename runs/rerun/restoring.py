@@ -16,8 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
-from sacristan.observers.record.regular_file import read_regular
-from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.files import read_regular, relative_path
 from sacristan.runs.errors import DamagedError, LaunchError, StoreError
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun.record import GitState, Record

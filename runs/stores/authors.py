@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sacristan.observers.record.identity import user_name
-from sacristan.observers.record.storable import storable_text
+from sacristan.observers.record.json_text import storable_text
 
 __all__ = ["MOST_CHANGES", "Author", "entry_of", "with_changes"]
 

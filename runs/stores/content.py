@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 from sacristan.observers.record.json_text import parse_json
 from sacristan.runs.errors import DamagedError, StoreError, naming_os_errors
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from sacristan.observers.record.storable import storable_text
+from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.stores.authors import MOST_CHANGES, entry_of, with_changes
 from sacristan.runs.stores.backend import Backend

@@ -285,7 +285,7 @@ class Run(RecordReader):
 
     @property
     def sessions(self) -> list[dict[str, Any]]:
-        """The processes that wrote it, the last one last; empty for a single one (`observers/record/resuming.py`)."""
+        """The processes that wrote it, the last one last; empty for a single one (`observers/file/sessions.py`)."""
         sessions = mappings_in(self.document.get("sessions"))
         if sessions:
             # A killed process could not record its end.

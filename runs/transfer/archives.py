@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.observers.record.schema import RUN
 from sacristan.runs.drawing.output_file import check_output
 from sacristan.runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sacristan.configs.map import abbreviated
-from sacristan.observers.record.atomic_file import replacing
-from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.files import relative_path, replacing
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.stores.content import Content
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.media_files import MediaFiles
 from sacristan.observers.record.points.points import TICKS_PER_S, Series
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
 from sacristan.runs.errors import StoreError
 from sacristan.runs.stores.changes import StagedRun

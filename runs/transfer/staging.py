@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sacristan.observers.record.atomic_file import sync_files, sync_folder
+from sacristan.observers.record.files import sync_files, sync_folder
 from sacristan.observers.record.locking import claimed
 from sacristan.runs.drawing.output_file import check_output, is_stream, writing
 

@@ -17,12 +17,10 @@ from typing import Any
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import check_name
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import open_regular, relative_path, replacing
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.media_files import media_path
 from sacristan.observers.record.points.intact_points import has_latest_points
-from sacristan.observers.record.regular_file import open_regular
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.observers.record.schema import (
     CLAIMS,
     CONFIG,

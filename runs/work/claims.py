@@ -20,10 +20,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.record.atomic_file import replacing, write_once
+from sacristan.observers.record.files import read_regular, replacing, write_once
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query.flattening import mappings_in
 

@@ -12,10 +12,10 @@ from typing import Any
 from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.observers.mongo.destination import Destination, database_in, read_destination
 from sacristan.observers.mongo.layout import Collections
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import locked
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.schema import CLAIMS, RUN
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.stores.mongo.run import MongoRun

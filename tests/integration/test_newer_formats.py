@@ -13,7 +13,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactDamagedError, ResumeError
-from sacristan.observers.record.resuming import open_for_resuming
+from sacristan.observers.file.sessions import open_for_resuming
 from sacristan.runs.errors import ArchiveError, SweepError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.study.home import FolderHome

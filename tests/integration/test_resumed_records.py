@@ -31,7 +31,7 @@ TRAINING = """
 import json, pathlib
 import numpy as np
 from sacristan.observers import Image
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import replacing
 ex.observers.extend([{observers}])
 state = pathlib.Path("state.json")
 

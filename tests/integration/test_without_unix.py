@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sacristan.observers.record import append_file
-from sacristan.observers.record.atomic_file import BINARY
+from sacristan.observers.record.files import BINARY
 from tests.processes import run
 
 LAB = Path(__file__).parents[2]

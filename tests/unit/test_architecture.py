@@ -37,7 +37,7 @@ FLOORS = [
     "observers.record",
     "observers.record.points",
     "observers.record.journal",
-    "observers.record.resuming observers.record.protocols",
+    "observers.record.protocols",
     "observers.artifacts observers.media observers.notifying observers.provenance",
     "observers.file",
     "observers.mongo observers.tensorboard",

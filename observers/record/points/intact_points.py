@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from sacristan.observers.record.append_file import pread
+from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.points.points import (
     POINT,
     SLOT,
@@ -31,7 +32,6 @@ from sacristan.observers.record.points.points import (
     rows_by_metric,
     split_metrics,
 )
-from sacristan.observers.record.regular_file import open_regular
 from sacristan.observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS, SUMS, MetricNames, read_names
 
 __all__ = [

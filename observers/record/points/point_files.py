@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.record.append_file import AppendFile
-from sacristan.observers.record.points.child_points import ChildPoints
+from sacristan.observers.record.json_text import as_text
 from sacristan.observers.record.points.intact_points import (
     ENTRY_BYTES,
     blocks_in,
@@ -22,12 +22,11 @@ from sacristan.observers.record.points.intact_points import (
     read_points,
 )
 from sacristan.observers.record.points.live_points import HALF_POINTS
-from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.point_log import ChildPoints, PointLog
 from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Metric
 from sacristan.observers.record.points.rewinding import read_position
 from sacristan.observers.record.points.summaries import GrowingSummaries, summaries
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
-from sacristan.observers.record.storable import as_text
 
 __all__ = ["PointFiles"]
 

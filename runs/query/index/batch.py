@@ -10,7 +10,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sacristan.observers.record.storable import is_large
+from sacristan.observers.record.json_text import is_large
 from sacristan.runs.query.index import scanning
 from sacristan.runs.query.index.fields import OF_RUN, ORIGINS, Documents, fields_of, read_documents
 from sacristan.runs.query.names import id_of

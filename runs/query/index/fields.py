@@ -14,8 +14,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.schema import (
     CONFIG,
     INFO,
@@ -27,7 +27,6 @@ from sacristan.observers.record.schema import (
     SUMMARY,
     newer_format,
 )
-from sacristan.observers.record.storable import storable_text
 from sacristan.runs.query.index.values import encode
 from sacristan.runs.query.names import LEFT_OUT, TIMES
 from sacristan.runs.query.serialized import read_serialized

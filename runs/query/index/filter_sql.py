@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from sacristan.observers.record.storable import is_large
+from sacristan.observers.record.json_text import is_large
 from sacristan.runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Words, leaves
 from sacristan.runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY
 from sacristan.runs.query.index.values import BIG, BOOL, HUGE, JSON, LONG, NAN, NULL, NUMBER, TEXT, encode, residual

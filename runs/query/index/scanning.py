@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import RUN
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.folders import SPOOL, SPOOLED

@@ -9,8 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.storable import is_large, is_text_only, storable_integer, storable_text
+from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
 
 __all__ = [
     "BIG",

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.record.numbered_folder import make_numbered_folder
+from sacristan.observers.record.run_folder import make_numbered_folder
 from sacristan.observers.record.schema import RUN, read_json_if_whole
 from sacristan.observers.record.stored_files import is_as_named, make_shared
 from sacristan.runs.stores.changes import StagedRun

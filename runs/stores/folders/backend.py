@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacristan.observers.notifying.sent import SentMessages
-from sacristan.observers.record.atomic_file import replacing
+from sacristan.observers.record.files import read_regular, replacing
 from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.schema import NOTES, RUN
 from sacristan.observers.record.stored_files import make_shared, share
 from sacristan.runs.errors import StoreError, naming_os_errors

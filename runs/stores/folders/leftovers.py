@@ -13,7 +13,7 @@ from sacristan.observers.artifacts.intake import sweep_incoming
 from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.locking import is_locked
-from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.run_folder import as_number
 from sacristan.runs.query.index.folders import run_folders
 from sacristan.runs.stores.changes import Removed
 
@@ -21,7 +21,7 @@ __all__ = ["INCOMING", "OUTGOING", "UNFINISHED", "delete", "is_older", "sweep_fo
 
 # Folders for runs on their way out and in. Two levels down, nothing in them is taken for a run.
 OUTGOING, INCOMING = ".removing", ".taking"
-# Temporary files of `sacristan.observers.record.atomic_file.replacing`.
+# Temporary files of `sacristan.observers.record.files.replacing`.
 UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 
 

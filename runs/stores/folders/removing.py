@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed, locked
-from sacristan.observers.record.numbered_folder import as_number
-from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import RUN, newer_format
 from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import StoreError

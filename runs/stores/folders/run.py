@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import read_lease, true_status
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import media_path
-from sacristan.observers.record.regular_file import open_regular, read_regular
 from sacristan.observers.record.schema import (
     CHILD_POINTS,
     CONFIG,

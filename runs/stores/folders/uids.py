@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.numbered_folder import as_number
+from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import RUN, read_json_if_whole
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mapping_of

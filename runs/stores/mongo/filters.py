@@ -11,7 +11,7 @@ import bson
 import pymongo
 
 from sacristan.observers.mongo.documents import stored_key
-from sacristan.observers.record.storable import is_large
+from sacristan.observers.record.json_text import is_large
 from sacristan.runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
 from sacristan.runs.query.names import TIMES
 from sacristan.runs.query.times import DURATION

@@ -21,11 +21,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.record.atomic_file import make_folder, replacing, write_once
+from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.definition import Definition

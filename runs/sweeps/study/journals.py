@@ -17,7 +17,7 @@ from typing import Any
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from sacristan.observers.record.atomic_file import sync_file
+from sacristan.observers.record.files import sync_file
 from sacristan.observers.record.locking import claimed
 from sacristan.runs.errors import SweepError
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.record.atomic_file import make_folder, replacing
+from sacristan.observers.record.files import make_folder, replacing
 from sacristan.runs.errors import PlotError, naming_os_errors, needing_extra
 from sacristan.runs.query.texts import count_text
 from sacristan.runs.sweeps.spec.spec import Spec

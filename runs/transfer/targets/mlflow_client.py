@@ -18,8 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import hide_passwords
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.runs.errors import ForeignError, StoreError
 from sacristan.runs.query.flattening import dotted
 from sacristan.runs.query.texts import value_text

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.media_files import Content, MediaEntry
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import entry_at
 from sacristan.runs.stores.run import Run

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.media.pixels import png_size
+from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import Content, MediaEntry
-from sacristan.observers.record.safe_paths import relative_path
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
 from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points

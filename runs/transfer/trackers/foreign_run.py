@@ -23,9 +23,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from sacristan.configs.map import flattened
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import MediaEntry
-from sacristan.observers.record.regular_file import read_regular
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import STATUS_STYLES

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from sacristan.observers.record.regular_file import read_regular
+from sacristan.observers.record.files import read_regular
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.transfer.trackers import csv_files, dvclive_folders, event_files

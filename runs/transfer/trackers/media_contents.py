@@ -12,8 +12,8 @@ import numpy as np
 from sacristan.observers.media.kinds import binned
 from sacristan.observers.media.pixels import png_size
 from sacristan.observers.media.table import Table
+from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.media_files import Content
-from sacristan.observers.record.regular_file import read_regular
 
 __all__ = ["file_content", "histogram_content", "png_content", "table_content"]
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from sacristan.observers.record.safe_paths import relative_path
+from sacristan.observers.record.files import relative_path
 from sacristan.runs.errors import ForeignError
 
 __all__ = [

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from sacristan.observers.provenance.libraries import Libraries
-from sacristan.observers.record.resuming import changed_libraries, environment_changes
+from sacristan.observers.provenance.gathering import environment_changes
+from sacristan.observers.provenance.sources import Libraries, changed_libraries
 
 
 @pytest.fixture

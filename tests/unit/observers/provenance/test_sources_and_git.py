@@ -5,8 +5,9 @@ import types
 
 import pytest
 
-from sacristan.observers.provenance import sources_and_git as provenance
-from sacristan.observers.provenance.imported_modules import module_files
+from sacristan.observers.provenance.git import commit_of, lab_git_state, uncommitted_files
+from sacristan.observers.provenance.machine import packages
+from sacristan.observers.provenance.sources import imported_files, imported_sources, module_files, source_name
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def git(tmp_path):
 
 def test_repository_without_a_commit_has_its_branch_and_what_is_untracked(tmp_path, git):
     (tmp_path / "a.py").write_text("a = 1\n")
-    state = provenance.lab_git_state(tmp_path, None)
+    state = lab_git_state(tmp_path, None)
     assert (state["root"], state["commit"], state["branch"]) == (str(tmp_path), None, "master")
     assert state["dirty"]
     assert state["untracked"] == {"a.py": "a = 1\n"}
@@ -34,30 +35,30 @@ def test_branch_and_detached_commit_are_told_from_a_folder_below_the_root(tmp_pa
     git("add", "-A")
     git("commit", "-q", "-m", "All")
     git("checkout", "-q", "-b", "feature/new")
-    state = provenance.lab_git_state(tmp_path / "part", None)
+    state = lab_git_state(tmp_path / "part", None)
     assert (state["root"], state["commit"]) == (str(tmp_path), git("rev-parse", "HEAD"))
     assert (state["branch"], state["dirty"]) == ("feature/new", False)
     git("checkout", "-q", "--detach")
-    assert provenance.lab_git_state(tmp_path, None)["branch"] is None
+    assert lab_git_state(tmp_path, None)["branch"] is None
 
 
 def test_folder_outside_of_a_repository_has_no_state(tmp_path):
-    assert provenance.lab_git_state(tmp_path, None) is None
+    assert lab_git_state(tmp_path, None) is None
 
 
 def test_git_is_asked_once_for_what_a_run_tells_when_it_is_made_and_when_it_is_recorded(tmp_path, git):
     (tmp_path / "a.py").write_text("a = 1\n")
     git("add", "-A")
     git("commit", "-q", "-m", "All")
-    made = provenance.lab_git_state(tmp_path, None, content=False)
+    made = lab_git_state(tmp_path, None, content=False)
     git("checkout", "-q", "-b", "later")
     (tmp_path / "a.py").write_text("a = 2\n")
-    recorded = provenance.lab_git_state(tmp_path, None)
+    recorded = lab_git_state(tmp_path, None)
     assert recorded == {**made, "diff": "", "untracked": {}}
-    again = provenance.lab_git_state(tmp_path, None)
+    again = lab_git_state(tmp_path, None)
     assert (again["branch"], again["dirty"], "+a = 2" in again["diff"]) == ("later", True, True)
-    provenance.lab_git_state(tmp_path / "elsewhere", None, content=False)
-    assert provenance.lab_git_state(tmp_path, None) == again
+    lab_git_state(tmp_path / "elsewhere", None, content=False)
+    assert lab_git_state(tmp_path, None) == again
 
 
 def test_modules_that_come_change_and_go_are_noticed(tmp_path, monkeypatch):
@@ -96,15 +97,15 @@ def test_sources_are_found_through_links_and_where_links_lead_away(tmp_path, mon
         monkeypatch.setitem(sys.modules, module.__name__, module)
     digest = hashlib.md5(b"part = 1\n").hexdigest()
     expected = [("alone.py", digest), ("away/part.py", digest), ("parts/part.py", digest)]
-    assert provenance.imported_sources(lab) == expected
+    assert imported_sources(lab) == expected
 
 
 def test_main_file_that_a_link_outside_leads_to_is_a_source(tmp_path):
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "exp.py").write_text("")
     (tmp_path / "exp.py").symlink_to(tmp_path / "lab" / "exp.py")
-    assert provenance.source_name(tmp_path / "exp.py", tmp_path / "lab") == "exp.py"
-    assert provenance.source_name(tmp_path / "other.py", tmp_path / "lab") is None
+    assert source_name(tmp_path / "exp.py", tmp_path / "lab") == "exp.py"
+    assert source_name(tmp_path / "other.py", tmp_path / "lab") is None
 
 
 def test_packages_are_those_that_the_metadata_name_and_no_line_of_a_readme(tmp_path, monkeypatch):
@@ -113,17 +114,17 @@ def test_packages_are_those_that_the_metadata_name_and_no_line_of_a_readme(tmp_p
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: part\nVersion: 1.0\n\nName: readme\nVersion: 2.0\n")
     (tmp_path / "half-1.0.dist-info").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = provenance.packages()
+    found = packages()
     assert found["part"] == "1.0"
     assert not {"readme", "half"} & set(found)
 
 
 def test_packages_that_are_installed_meanwhile_are_found(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert "late" not in provenance.packages()
+    assert "late" not in packages()
     (tmp_path / "late-1.0.dist-info").mkdir()
     (tmp_path / "late-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: late\nVersion: 1.0\n")
-    assert provenance.packages()["late"] == "1.0"
+    assert packages()["late"] == "1.0"
 
 
 def test_git_is_not_started_outside_of_a_repository(tmp_path, monkeypatch):
@@ -134,9 +135,9 @@ def test_git_is_not_started_outside_of_a_repository(tmp_path, monkeypatch):
     monkeypatch.setattr(
         subprocess, "run", lambda *words, **options: started.append(words) or original(*words, **options)
     )
-    assert provenance.lab_git_state(tmp_path, None) is provenance.commit_of(tmp_path) is None
+    assert lab_git_state(tmp_path, None) is commit_of(tmp_path) is None
     assert started == []
-    assert provenance.lab_git_state(tmp_path / "inside" / "deep", None)["root"] == str(tmp_path / "inside")
+    assert lab_git_state(tmp_path / "inside" / "deep", None)["root"] == str(tmp_path / "inside")
 
 
 def test_module_that_takes_the_place_of_another_is_found(tmp_path, monkeypatch):
@@ -146,7 +147,7 @@ def test_module_that_takes_the_place_of_another_is_found(tmp_path, monkeypatch):
         module = types.ModuleType("part_of_a_lab")
         module.__file__ = str(tmp_path / name / "part.py")
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        assert provenance.imported_files(tmp_path) == [f"{name}/part.py"]
+        assert imported_files(tmp_path) == [f"{name}/part.py"]
 
 
 def test_repository_that_git_cannot_compare_counts_as_changed(tmp_path, git):
@@ -154,9 +155,9 @@ def test_repository_that_git_cannot_compare_counts_as_changed(tmp_path, git):
     git("add", "a.py")
     git("commit", "-m", "first")
     (tmp_path / ".git" / "index").write_bytes(b"damaged")
-    state = provenance.lab_git_state(tmp_path, None)
+    state = lab_git_state(tmp_path, None)
     assert (state["commit"], state["dirty"], state["diff"]) == (git("rev-parse", "HEAD"), True, None)
-    assert provenance.uncommitted_files(tmp_path, []) is None
+    assert uncommitted_files(tmp_path, []) is None
 
 
 @pytest.mark.parametrize(
@@ -181,12 +182,12 @@ def test_repository_that_git_does_not_read_is_told_once(tmp_path, monkeypatch, c
         monkeypatch.setenv(name, value)
     if not variables:
         (tmp_path / ".git" / "config").write_text("[")
-    state = provenance.lab_git_state(tmp_path, None, content=False)
+    state = lab_git_state(tmp_path, None, content=False)
     root = str(tmp_path.resolve())
     problem = problem.format(root=root)
     expected = {"root": root, "url": f"git:{root}", "commit": None, "branch": None, "dirty": True, "problem": problem}
     assert state == expected
-    assert provenance.lab_git_state(tmp_path, None) == {**expected, "diff": None, "untracked": {}}
-    provenance.lab_git_state(tmp_path, None)
+    assert lab_git_state(tmp_path, None) == {**expected, "diff": None, "untracked": {}}
+    lab_git_state(tmp_path, None)
     text = f"the run is recorded without commit and uncommitted changes, because {problem}{hint.format(root=root)}"
     assert [record.getMessage() for record in caplog.records] == [f"{root}: {text}"]

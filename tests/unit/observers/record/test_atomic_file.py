@@ -11,8 +11,8 @@ import pytest
 
 from sacristan.observers import ArtifactStore
 from sacristan.observers.record.append_file import AppendFile
-from sacristan.observers.record.atomic_file import replacing, sync_folder, write_once
-from sacristan.observers.record.numbered_folder import make_numbered_folder
+from sacristan.observers.record.files import replacing, sync_folder, write_once
+from sacristan.observers.record.run_folder import make_numbered_folder
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.observers.record.regular_file import open_regular, read_regular
+from sacristan.observers.record.files import open_regular, read_regular
 
 
 def num_open(path):

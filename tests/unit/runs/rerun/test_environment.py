@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.observers.provenance.machine import machine, packages
 from sacristan.runs.errors import StoreError
 from sacristan.runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
 from sacristan.runs.rerun.record import Record
@@ -27,7 +27,7 @@ def record(tmp_path):
         host = {"python_version": platform.python_version(), "os": ["Linux", platform.platform()]}
         document = {"experiment": experiment, "host": host, "command": "main", "status": "COMPLETED"}
         flags = {"PYTHONHASHSEED": None, "CUBLAS_WORKSPACE_CONFIG": None, "num_threads": 1}
-        found = {"packages": provenance.packages(), "machine": provenance.machine()}
+        found = {"packages": packages(), "machine": machine()}
         found |= {"determinism": flags, "libraries": {}}
         if stock:
             experiment["dependencies"] = [

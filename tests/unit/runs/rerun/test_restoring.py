@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sacristan.observers.provenance import sources_and_git as provenance
+from sacristan.observers.provenance.git import lab_git_state
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun import restoring
 from sacristan.runs.rerun.record import Record
@@ -56,7 +56,7 @@ def record(tmp_path):
         experiment = {"name": "exp", "base_dir": str(lab), "mainfile": "exp.py", "sources": sources}
         record = {"experiment": experiment, "command": "main", "status": "COMPLETED", **entries}
         (store / "1" / "run.json").write_text(json.dumps(record))
-        state = provenance.lab_git_state(lab, None) if git else None
+        state = lab_git_state(lab, None) if git else None
         (store / "1" / "provenance.json").write_text(json.dumps({"git": state, "packages": {}}))
         return open_store(store).get("1")
 

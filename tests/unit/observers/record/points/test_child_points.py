@@ -2,7 +2,7 @@
 
 import pytest
 
-from sacristan.observers.record.points.child_points import ChildPoint, ChildPoints
+from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints
 
 POINTS = [ChildPoint("loss", step, step / 7, 0.5) for step in range(10)]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sacristan.observers.record import atomic_file
+from sacristan.observers.record import files
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.media_files import Content, MediaEntry, read_media
@@ -131,7 +131,7 @@ def test_rewinding_on_a_full_disk_raises_and_can_be_done_again(tmp_path, monkeyp
     log(journal, [("a", 0, 1.0), ("a", 1, "one"), ("a", 2, 2.0)])
     before = everything(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(atomic_file.os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
+        patch.setattr(files.os, "fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
         with pytest.raises(OSError, match="No space left"):
             journal.rewind({"metrics": {"a": [1, 0]}, "media": {}})
     assert everything(tmp_path) == before

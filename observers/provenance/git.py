@@ -1,41 +1,20 @@
-"""Sources of the lab, git, packages and machine of a run."""
+"""The state of a git repository, and the version of the lab."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
-import importlib.metadata
-import itertools
 import logging
 import os
-import platform
-import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from sacristan.configs import installation
-from sacristan.observers.provenance.gpus import describe_gpus, load_nvml
-from sacristan.observers.provenance.imported_modules import is_loose, module_files
 from sacristan.observers.record.redaction import hide_passwords
 
-__all__ = [
-    "commit_of",
-    "imported_files",
-    "imported_sources",
-    "is_installed",
-    "lab_git_state",
-    "lab_version",
-    "machine",
-    "md5_of",
-    "packages",
-    "repository_of",
-    "source_name",
-]
+__all__ = ["commit_of", "lab_git_state", "lab_version", "repository_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -45,128 +24,12 @@ _DIFF = (
     *("diff", "--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"),
     *("--src-prefix=a/", "--dst-prefix=b/", "--no-relative", "HEAD"),
 )
-_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 # The last summary of git, and the lab that it is about.
 _last: tuple[tuple[str, ...], tuple[dict[str, Any], list[str]] | None] = (), None
 _REFUSED = "git refuses the repository, which belongs to another user"
 # Repositories that git does not read, with the reasons that were logged.
 _reported: set[tuple[Path | None, str]] = set()
 _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".txt", ".md")
-
-
-def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
-    """Return path below `base_dir` and MD5 of the files of all imported modules in it, and of the main file.
-
-    Sacred's records use MD5; it tells contents apart, no more.
-    """
-    return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
-
-
-def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
-    """Return the paths below `base_dir` of the files of all imported modules in it, and of the main file.
-
-    The paths are as imported: a link keeps its own path, wherever its target is.
-    """
-    base, main = str(base_dir), str(mainfile) if mainfile else None
-    files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
-    found = set()
-    for folder, of_modules in itertools.chain(files.items(), module_files().items()):
-        # Most modules do not belong to the lab, which their folders show at less cost than their files.
-        if folder and is_loose(base) and not is_loose(folder):
-            continue
-        below = _folder_below(folder, base)
-        if below is not None and not is_installed(below):
-            names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
-            found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
-    return sorted(found)
-
-
-def md5_of(path: Path) -> str:
-    """Return the MD5 of a file, in hexadecimal digits, as Sacred's records have it."""
-    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
-
-
-@functools.cache
-def is_installed(folder: str) -> bool:
-    """Tell whether a folder in the lab belongs to a virtual environment, and so is not a source."""
-    return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
-
-
-def source_name(file: str | Path, base_dir: str | Path) -> str | None:
-    """Return the path of a file below a folder, by its own name or after following links; None if it is elsewhere."""
-    name = _name_below(str(file), str(base_dir))
-    if name is None and Path(file).is_symlink():
-        return _name_below(str(Path(file).resolve()), str(base_dir))
-    return name
-
-
-def _name_below(file: str, base: str) -> str | None:
-    folder, _, name = file.rpartition(os.sep)
-    below = _folder_below(folder, base)
-    return None if below is None else _join(below, name)
-
-
-def _join(folder: str, name: str) -> str:
-    return name if folder == os.curdir else f"{folder}{os.sep}{name}"
-
-
-@functools.cache
-def _folder_below(folder: str, base: str) -> str | None:
-    if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as a script in the working folder
-        try:
-            return _folder_below(str(Path(folder).absolute()), str(Path(base).absolute()))
-        except FileNotFoundError:  # the working folder was deleted
-            return None
-    folder, base = os.path.normpath(folder), os.path.normpath(base)
-    for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
-        if path == start:
-            return os.curdir
-        if path.startswith(start := os.path.join(start, "")):  # noqa: PTH118
-            return path[len(start) :]
-    return None
-
-
-@functools.cache
-def _real_folder(folder: str) -> str:
-    """Return `realpath` of a folder; each parent folder, which thousands of modules share, is looked up once."""
-    parent, name = os.path.split(folder)
-    if name in ("", "..") or os.path.islink(folder):  # noqa: PTH114 - with text, a tenth of the time
-        return os.path.realpath(folder)
-    return os.path.join(_real_folder(parent), name)  # noqa: PTH118
-
-
-def packages() -> dict[str, str]:
-    """Return name and version of every installed package."""
-    found: dict[str, str] = {}
-    for entry in sys.path:
-        found = {**_packages(*_folder_state(entry)), **found}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
-
-
-def _folder_state(entry: str) -> tuple[str, int]:
-    """Return a folder on the search path, and when a package was last added or removed."""
-    path = Path(entry)
-    try:
-        path = path.absolute()
-        return str(path), path.stat().st_mtime_ns
-    except OSError:
-        return str(path), 0
-
-
-@functools.lru_cache(64)
-def _packages(place: str, _: int) -> dict[str, str]:
-    """Return the packages in a folder; the time of its last change is part of the cache's key."""
-    found: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions(path=[place]):
-        with contextlib.suppress(Exception):  # a half-removed installation has no name
-            # setuptools adds its own copies of packages to the end of the path.
-            if "_vendor" in Path(str(distribution.locate_file(""))).parts:
-                continue
-            # `distribution.metadata` parses the whole readme, which would delay other threads.
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-            headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
-            found.setdefault(headers["Name"], headers["Version"])
-    return found
 
 
 def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
@@ -331,25 +194,3 @@ def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
                 found[name] = path.read_bytes().decode()  # reading as text would change line ends
                 left -= len(found[name].encode())
     return found
-
-
-def machine(nvml: Any = None) -> dict[str, Any]:
-    """Return OS, CPU, memory and GPUs of the machine, and the Python that runs; None for unknown values."""
-    return {
-        "os": platform.platform(),
-        "python": sys.version.split()[0],
-        "executable": sys.executable,
-        "cpu": _cpu(),
-        "cpu_count": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
-        **describe_gpus(nvml or load_nvml()),
-        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-    }
-
-
-def _cpu() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

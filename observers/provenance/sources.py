@@ -1,0 +1,290 @@
+"""Files of imported modules: sources of the lab, and libraries that are neither its own nor installed packages."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import itertools
+import logging
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sacristan.observers.provenance.git import commit_of, repository_of
+
+__all__ = [
+    "Libraries",
+    "changed_libraries",
+    "file_digest",
+    "imported_files",
+    "imported_sources",
+    "is_installed",
+    "is_loose",
+    "md5_of",
+    "module_files",
+    "source_name",
+]
+
+_log = logging.getLogger(__name__)
+
+# The modules of the last call, each with its file; those in loose folders; and the files by folder and module.
+_known: dict[str, tuple[ModuleType | None, str]] = {}
+_loose: dict[str, ModuleType | None] = {}
+_files: dict[str, dict[str, str]] = {}
+_looking = threading.Lock()
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
+
+
+def module_files() -> Mapping[str, Mapping[str, str]]:
+    """Return the files of all imported modules: by folder, then by the module's name.
+
+    A module that replaces another one in `sys.modules` during a run is noticed if the old one was loose; see
+    `is_loose`.
+    """
+    global _files
+    with _looking:
+        gone, new = _changes()
+        if gone or new:
+            files, own = dict(_files), set()
+
+            def of_folder(file: str) -> dict[str, str]:
+                folder = _folder(file)
+                if folder not in own:  # other threads may be reading the old result
+                    own.add(folder)
+                    files[folder] = dict(files.get(folder, {}))
+                return files[folder]
+
+            for name in gone:
+                _, file = _known.pop(name)
+                _loose.pop(name, None)
+                if file:
+                    del of_folder(file)[name]
+            for name, module in new.items():
+                named = getattr(module, "__file__", None)
+                file = named if isinstance(named, str) else ""
+                _known[name] = module, file
+                if file:
+                    of_folder(file)[name] = file
+                if is_loose(_folder(file)):
+                    _loose[name] = module
+            _files = files
+        return _files
+
+
+def _changes() -> tuple[set[str], dict[str, ModuleType | None]]:
+    """Return the names of known modules that are gone or were replaced, and the modules that are new."""
+    # New modules come last: unless one has gone, only these and the loose ones have to be checked.
+    new: dict[str, ModuleType | None] = {}
+    with contextlib.suppress(RuntimeError):  # another thread is importing one
+        for name, module in reversed(sys.modules.items()):
+            if name in _known:
+                break
+            new[name] = module
+        if len(_known) + len(new) == len(sys.modules):
+            pairs = ((name, module, sys.modules.get(name)) for name, module in _loose.items())
+            others = {name: found for name, module, found in pairs if found is not module}
+            return set(others), {**others, **dict(reversed(new.items()))}
+    modules = dict(sys.modules)
+    gone = {name for name, (module, _) in _known.items() if modules.get(name) is not module}
+    return gone, {name: module for name, module in modules.items() if name not in _known or name in gone}
+
+
+def _folder(file: str) -> str:
+    return file.rpartition(os.sep)[0]
+
+
+@functools.cache
+def is_loose(folder: str) -> bool:
+    """Tell whether a folder contains neither installed packages nor Python's own modules."""
+    if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
+        return False
+    real = Path(folder).resolve()
+    return not any(real.is_relative_to(own) for own in _own_folders())
+
+
+@functools.cache
+def _own_folders() -> tuple[Path, ...]:
+    """Return where Python keeps its own modules."""
+    return tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+
+
+# ---------------------------------------------------------------------- sources of the lab
+
+
+def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
+    """Return path below `base_dir` and MD5 of the files of all imported modules in it, and of the main file.
+
+    Sacred's records use MD5; it tells contents apart, no more.
+    """
+    return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
+
+
+def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
+    """Return the paths below `base_dir` of the files of all imported modules in it, and of the main file.
+
+    The paths are as imported: a link keeps its own path, wherever its target is.
+    """
+    base, main = str(base_dir), str(mainfile) if mainfile else None
+    files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
+    found = set()
+    for folder, of_modules in itertools.chain(files.items(), module_files().items()):
+        # Most modules do not belong to the lab, which their folders show at less cost than their files.
+        if folder and is_loose(base) and not is_loose(folder):
+            continue
+        below = _folder_below(folder, base)
+        if below is not None and not is_installed(below):
+            names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
+            found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
+    return sorted(found)
+
+
+def md5_of(path: Path) -> str:
+    """Return the MD5 of a file, in hexadecimal digits, as Sacred's records have it."""
+    return hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+
+
+@functools.cache
+def is_installed(folder: str) -> bool:
+    """Tell whether a folder in the lab belongs to a virtual environment, and so is not a source."""
+    return any(part in ("site-packages", "dist-packages") or part.startswith(".") for part in Path(folder).parts)
+
+
+def source_name(file: str | Path, base_dir: str | Path) -> str | None:
+    """Return the path of a file below a folder, by its own name or after following links; None if it is elsewhere."""
+    name = _name_below(str(file), str(base_dir))
+    if name is None and Path(file).is_symlink():
+        return _name_below(str(Path(file).resolve()), str(base_dir))
+    return name
+
+
+def _name_below(file: str, base: str) -> str | None:
+    folder, _, name = file.rpartition(os.sep)
+    below = _folder_below(folder, base)
+    return None if below is None else _join(below, name)
+
+
+def _join(folder: str, name: str) -> str:
+    return name if folder == os.curdir else f"{folder}{os.sep}{name}"
+
+
+@functools.cache
+def _folder_below(folder: str, base: str) -> str | None:
+    if not (folder.startswith(os.sep) and base.startswith(os.sep)):  # such as a script in the working folder
+        try:
+            return _folder_below(str(Path(folder).absolute()), str(Path(base).absolute()))
+        except FileNotFoundError:  # the working folder was deleted
+            return None
+    folder, base = os.path.normpath(folder), os.path.normpath(base)
+    for path, start in ((folder, base), (_real_folder(folder), _real_folder(base))):
+        if path == start:
+            return os.curdir
+        if path.startswith(start := os.path.join(start, "")):  # noqa: PTH118
+            return path[len(start) :]
+    return None
+
+
+@functools.cache
+def _real_folder(folder: str) -> str:
+    """Return `realpath` of a folder; each parent folder, which thousands of modules share, is looked up once."""
+    parent, name = os.path.split(folder)
+    if name in ("", "..") or os.path.islink(folder):  # noqa: PTH114 - with text, a tenth of the time
+        return os.path.realpath(folder)
+    return os.path.join(_real_folder(parent), name)  # noqa: PTH118
+
+
+# ---------------------------------------------------------------------- libraries
+
+
+class Libraries:
+    """Finds the imported libraries whenever `look` is called; one thread at a time.
+
+    Attributes:
+        found: By import name: the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
+            imported file in `files`, and a `digest` of all of them.
+    """
+
+    def __init__(self, base_dir: str | Path) -> None:
+        self._lab = str(base_dir)
+        self._num_modules = 0
+        self._commits: dict[Path, str | None] = {}
+        self.found: dict[str, dict[str, Any]] = {}
+
+    @property
+    def is_stale(self) -> bool:
+        """True if modules were imported since the last `look`."""
+        return len(sys.modules) != self._num_modules
+
+    def look(self) -> bool:
+        """Find the libraries imported by now, and return whether something has changed."""
+        self._num_modules, before = len(sys.modules), self.found
+        files: dict[str, dict[str, str]] = {}
+        folders: dict[str, str] = {}
+        loose = [of_modules.items() for folder, of_modules in module_files().items() if is_loose(folder)]
+        for name, file in itertools.chain.from_iterable(loose):
+            if source_name(file, self._lab) is not None:
+                continue
+            depth = name.count(".") + os.path.basename(file).startswith("__init__.")  # noqa: PTH119
+            if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
+                continue
+            top = name.partition(".")[0]
+            # That of its top package, whose modules may lie beside it, as the lab's do in a checkout.
+            folder = Path(getattr(sys.modules.get(top), "__file__", None) or "").parent.parent
+            if depth == 0 or not Path(file).is_relative_to(folder):
+                folder = Path(file).parents[depth]
+            digest = file_digest(Path(file))
+            if digest is not None:
+                folders.setdefault(top, str(folder))
+                files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
+        self.found = {name: self._entry(folders[name], files[name]) for name in sorted(files)}
+        return self.found != before
+
+    def _entry(self, folder: str, files: dict[str, str]) -> dict[str, Any]:
+        root = repository_of(Path(folder, next(iter(files))).parent)
+        if root is not None and root not in self._commits:
+            self._commits[root] = commit_of(root)
+        return {
+            "folder": folder,
+            "commit": None if root is None else self._commits[root],
+            "digest": _digest_of(files),
+            "files": dict(sorted(files.items())),
+        }
+
+
+def _digest_of(files: Mapping[str, str]) -> str:
+    lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(files.items()))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def file_digest(path: Path) -> str | None:
+    """Return the SHA-256 of a file, which is read again only if it has changed; None if it cannot be read."""
+    try:
+        status = path.stat()
+        return _file_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+    except OSError:
+        return None
+
+
+@functools.lru_cache(4096)
+def _file_digest(path: Path, *status: int) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return by library the files that both runs have, but with different contents.
+
+    Files that only one of them has do not count, because the way of recording decides which files are imported.
+    """
+    changes: dict[str, list[str]] = {}
+    for name in sorted(before.keys() & now.keys()):
+        old, new = before[name].get("files") or {}, now[name].get("files") or {}
+        files = sorted(file for file in old.keys() & new.keys() if old[file] != new[file])
+        changes |= {name: files} if files else {}
+    return changes
