@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -249,6 +249,19 @@ class LabRun(Run):
             inputs: Arguments of its forward step: a tensor, or a tuple of them.
         """
         self._recorder.draw_graph(model, inputs)
+
+    def update_config(self, values: Mapping[str, Any], typed: Iterable[str] = ()) -> None:
+        """Add settings to the config of a run that has begun, such as those that a script has parsed.
+
+            _run.update_config({"lr": 0.1, "model": {"width": 64}}, typed=["lr"])
+
+        Objects are recorded as text, and texts with the name of a secret, such as `api_key`, are hidden.
+
+        Args:
+            values: Settings, nested or by dotted name; they are merged into `config`.
+            typed: Dotted names of those that somebody typed; the others are defaults.
+        """
+        self._recorder.update_config(values, typed)
 
     def note_better(self, directions: Mapping[str, str]) -> None:
         """Record whether greater or smaller values of metrics, or of the run's `result`, are better.

@@ -8,7 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -19,6 +19,7 @@ from sacred.utils import SacredInterrupt
 
 from sacristan.experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
 from sacristan.experiments.running.forking import Owner
+from sacristan.experiments.running.later_config import merge, note_typed
 from sacristan.experiments.running.media_buffer import MediaBuffer
 from sacristan.experiments.running.metrics_buffer import MetricsBuffer
 from sacristan.experiments.running.system_metrics import Sampler
@@ -29,6 +30,7 @@ from sacristan.observers.record import run_clock
 from sacristan.observers.record.points.rewinding import Position, num_missing
 from sacristan.observers.record.protocols import (
     BufferedObserver,
+    ConfigObserver,
     GraphObserver,
     HasPlace,
     MediaObserver,
@@ -40,6 +42,8 @@ from sacristan.observers.record.protocols import (
 __all__ = ["Recorder", "reported"]
 
 _log = logging.getLogger(__name__)
+# Changes of the config that are sent at once.
+_MOST_CONFIGS = 100
 
 
 class Recorder:
@@ -65,6 +69,8 @@ class Recorder:
         self._output = Spill()
         self._sampler: Sampler | None = None
         self._has_begun = False
+        # Whether the observers have not seen the config yet, and how many of them they have seen.
+        self._has_new_config, self._num_configs = False, 0
         # Ids of the observers that were reported to keep no media.
         self._without_media: set[int] = set()
 
@@ -137,6 +143,30 @@ class Recorder:
         if not self._owner.leaves_out(f"the {type(media).__name__} {name!r}"):
             self.media.add(name, media, step)
 
+    def update_config(self, values: Mapping[str, Any], typed: Iterable[str]) -> None:
+        """Merge settings into the config, and send it to the observers; see `LabRun.update_config`.
+
+        A config that changes very often is sent with the heartbeats.
+        """
+        if self._owner.leaves_out("a change of the config"):
+            return
+        with self.lock:
+            typed = list(typed)
+            changed = merge(self._run.config, values)
+            note_typed(self._run.meta_info, self._run.config, typed)
+            self._has_new_config |= bool(changed or typed)
+            if self._num_configs < _MOST_CONFIGS:
+                self._send_config()
+
+    def _send_config(self) -> None:
+        if not (self._has_new_config and self._has_begun):
+            return
+        self._has_new_config, self._num_configs = False, self._num_configs + 1
+        for observer in self._run.observers:
+            if isinstance(observer, ConfigObserver):
+                with reported(observer, "config_event"):
+                    observer.config_event(self._run.config)
+
     def draw_graph(self, model: Any, inputs: Any) -> None:
         """Give a graph to the observers that draw graphs; see `LabRun.log_graph`."""
         for observer in self._run.observers:
@@ -186,6 +216,7 @@ class Recorder:
             return
         run, beat_time = self._run, run_clock.utc_now()
         self.read_output()
+        self._send_config()
         metrics = self.metrics.take(last=last)
         whole = "" if all(map(_takes_parts, run.observers)) else self.text()
         for observer in run.observers:

@@ -12,7 +12,7 @@ import filecmp
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -239,6 +239,12 @@ class FileObserver(SacredsInterface):
     def media_event(self, entries: Sequence[MediaEntry]) -> None:
         """Write media: images, sounds, tables and so on."""
         self._started().add_media(entries)
+
+    @guarded
+    def config_event(self, config: Mapping[str, Any]) -> None:
+        """Write a config that has changed since the run began."""
+        if self.is_recording:
+            self._started().update_config(config)
 
     @guarded
     def flush_event(self) -> None:

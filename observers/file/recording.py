@@ -162,6 +162,11 @@ class Recording:
         self.lease.renew()
         self.run.heartbeat(at, result)
 
+    def update_config(self, config: Mapping[str, Any]) -> None:
+        """Write a config that has changed since the session began, and which settings were typed."""
+        self.journal.write(CONFIG, self.run.odd.plain("config", config))
+        self.run.note_settings()
+
     def add_output(self, text: str) -> None:
         """Append captured output; if it cannot be written, retry with the next heartbeat.
 

@@ -132,6 +132,11 @@ class RunFile:
         if changed or is_due:
             self.write()
 
+    def note_settings(self) -> None:
+        """Note which settings were typed, as the meta entry of the run says now."""
+        self.entry["meta"] |= {name: self._meta[name] for name in ("config_updates", "origins") if name in self._meta}
+        self.write()
+
     def note_sources(self, pairs: list[list[str]], changed: list[str]) -> None:
         """List the sources as `[name, place of its content]`, for the next `write`; see `LabSources`."""
         self.entry["experiment"]["sources"] = pairs

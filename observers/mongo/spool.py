@@ -96,6 +96,7 @@ class SpoolingObserver(BeginningObserver):
     resource_event = _spooled(FileObserver.resource_event)
     artifact_event = _spooled(FileObserver.artifact_event)
     keep_artifact = _spooled(FileObserver.keep_artifact)
+    config_event = _spooled(FileObserver.config_event)
     flush_event = _spooled(FileObserver.flush_event)
     rewind_event = _spooled(FileObserver.rewind_event)
     completed_event = _spooled(FileObserver.completed_event)

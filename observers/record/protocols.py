@@ -11,6 +11,7 @@ observer with `isinstance` for more:
     GraphObserver         graph_event       draws the graph of a model
     BufferedObserver      flush_event       waits until everything logged is on the disk
     RewindableObserver    rewind_event      removes what was logged beyond a position
+    ConfigObserver        config_event      keeps a config that changes after the run has begun
     HasFolder             dir               writes into a folder of the run
     HasPlace              place             says where the record of a finished run is
     LeasedObserver        beat_interval_s   writes a lease, which depends on the time between heartbeats
@@ -22,7 +23,7 @@ raise, because the run depends on their outcome. Runs are resumed in the folder 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,6 +35,7 @@ __all__ = [
     "ArtifactObserver",
     "ArtifactSource",
     "BufferedObserver",
+    "ConfigObserver",
     "GraphObserver",
     "HasFolder",
     "HasPlace",
@@ -124,6 +126,18 @@ class RewindableObserver(Protocol):
 
         Raises:
             ResumeError: If the record cannot be written.
+        """
+
+
+@runtime_checkable
+class ConfigObserver(Protocol):
+    """Keeps the config of a run that has begun before its settings are known, such as a script's."""
+
+    def config_event(self, config: Mapping[str, Any]) -> None:
+        """Keep the config as it is now; the meta entry of the run says which settings were typed.
+
+        Args:
+            config: The whole config.
         """
 
 

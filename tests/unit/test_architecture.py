@@ -76,6 +76,7 @@ FLOORS = [
     "ingredients",
     "experiments.new experiments.running",
     "experiments.experiment experiments.training",
+    "experiments.scripts",
     "experiments",
     "experiments.supervised",
     "experiments.finetune experiments.gan experiments.language_model experiments.lightning"

@@ -1,0 +1,186 @@
+"""`ScriptRun`: a run whose code is not a function, but whatever happens between its start and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sacred.dependencies import gather_sources_and_dependencies
+from sacred.stdout_capturing import get_stdcapturer
+from sacred.utils import SacredInterrupt
+
+from sacristan.experiments.experiment import Experiment
+from sacristan.experiments.running.captured_output import capturing_in_order
+from sacristan.experiments.running.computed_config import ComputedConfig
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running.main_file import MainFile, module_of
+from sacristan.experiments.running.resuming import folder_to_start
+from sacristan.experiments.running.trial import take_trial
+from sacristan.observers.file.observer import FileObserver
+from sacristan.observers.record.identity import RESUME_VARIABLE
+from sacristan.observers.record.redaction import hide_passwords, redact
+
+__all__ = ["ScriptRun", "make_run"]
+
+STORE_VARIABLE = "SACRISTAN_STORE"
+# The one line of a run's log that is no warning and yet shows; and those of Sacred that are, and do not.
+_SHOWN, _HIDDEN = "Recorded in", ("Aborted after", "Failed after")
+
+
+class ScriptRun(LabRun):
+    """A run of a script: an ordinary `LabRun` that records a block instead of calling a main function."""
+
+    @contextlib.contextmanager
+    def recorded(self) -> Iterator[None]:
+        """Record what happens in the block, from the start of the run to its end.
+
+        The block raises what ended the run: a `KeyboardInterrupt` makes it INTERRUPTED, `SystemExit` with another code
+        than 0 and any other error FAILED.
+        """
+        if self._trial is not None:
+            self._trial.wait_for_begin()
+        self.observers = sorted(self.observers, key=lambda observer: -observer.priority)
+        with capturing_in_order():
+            _, capture = get_stdcapturer(self.capture_mode if self.observers else "no")
+            try:
+                with capture() as self._output_file:
+                    self._emit_started()
+                    self._start_heartbeat()
+                    with _completing():
+                        yield
+                    self._stop_time()
+                    self._get_captured_output()
+                self._stop_heartbeat()
+                self._emit_completed(self.result)
+            except (SacredInterrupt, KeyboardInterrupt) as end:
+                self._stop_heartbeat()
+                self._emit_interrupted(getattr(end, "STATUS", "INTERRUPTED"))
+                raise
+            except BaseException as error:
+                self._stop_heartbeat()
+                trace = error.__traceback__
+                self._emit_failed(type(error), error, trace.tb_next if trace is not None else None)
+                raise
+            finally:
+                self._warn_about_failed_observers()
+                self._wait_for_observers()
+
+
+@contextlib.contextmanager
+def _completing() -> Iterator[None]:
+    """End the block without an error after `sys.exit(0)`."""
+    try:
+        yield
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise
+
+
+def make_run(
+    name: str | None,
+    config: Mapping[str, Any],
+    *,
+    record_to: str | Path | None = "my_runs",
+    script: Mapping[str, Any] | None = None,
+    resume: Path | None = None,
+) -> ScriptRun:
+    """Return a run of the program that is `__main__`, which has not started.
+
+    Args:
+        name: The name of its experiment; None is that of the program's file.
+        config: Settings that are known already.
+        record_to: The folder of runs; None records none in a folder. `SACRISTAN_STORE` names another, or a MongoDB
+            that the run is sent to as well.
+        script: How the program was started, see `script_of`; None finds it out.
+        resume: The folder of a record to continue; None for that in `SACRISTAN_RESUME`, if any.
+
+    Raises:
+        DestinationError: If `SACRISTAN_STORE` is no folder or MongoDB URL that can be used.
+        ResumeError: If the record cannot be continued.
+    """
+    names = vars(sys.modules["__main__"])
+    main_file = MainFile(names)
+    stem = None if main_file.path is None else Path(main_file.path).stem
+    name = name or (main_file.module or stem or "notebook").rpartition(".")[2]
+    experiment = Experiment(name, record_to=None, system_metrics_s=None, interactive=True, base_dir=main_file.base_dir)
+    experiment.mainfile, experiment.sources, experiment.dependencies = gather_sources_and_dependencies(
+        {key: names[key] for key in ("__name__", "__file__", "__doc__") if names.get(key)}, False, experiment.base_dir
+    )
+    experiment.doc = names.get("__doc__") or ""
+    logger = _quiet_logger()
+    experiment.logger = logger  # type: ignore[assignment]  # else Sacred sets up logging, which is the script's to do
+    experiment.main(main)
+    run = ScriptRun(ComputedConfig(experiment, "main", {}), experiment, trial=take_trial())
+    run.run_logger = logger
+    run.config = {}
+    run.update_config(config)
+    run.system_metrics_s = 15.0
+    run.meta_info |= {
+        "command": "main",
+        "options": {},
+        "named_configs": [],
+        **run.meta_info,
+        "script": dict(script_of(names) if script is None else script),
+    }
+    run.experiment_info |= main_file.provenance(experiment)
+    run.executed_cells = main_file.executed_cells()
+    run.observers = _observers(record_to)
+    run.recorders = tuple(run.observers)
+    if (queued := folder_to_start()) is not None:
+        run.meta_info["queued"] = str(queued)
+    resume = resume or _folder_in_environment()
+    if resume is not None:
+        run.resume(resume)
+    return run
+
+
+def main() -> None:
+    """Name the command of the run, whose code is the script."""
+
+
+def script_of(names: Mapping[str, Any], argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return how a program was started, from its globals: `kind` (file, module or notebook), `program` and `args`."""
+    module, path = module_of(names), names.get("__file__")
+    kind = "module" if module else "file" if path else "notebook"
+    argv = sys.argv if argv is None else argv
+    if kind == "file" and Path(argv[0]).is_file() and Path(argv[0]).samefile(str(path)):
+        path = argv[0]  # as it was typed
+    args = argv[1:] if path else ()
+    return {"kind": kind, "program": module or path or "", "args": [hide_passwords(redact(word)) for word in args]}
+
+
+def _observers(record_to: str | Path | None) -> list[Any]:
+    """Return the observers of a run: a folder, and the MongoDB that `SACRISTAN_STORE` names."""
+    store = os.environ.get(STORE_VARIABLE, "")
+    if not store.startswith(("mongodb://", "mongodb+srv://")):
+        return [] if record_to is None else [FileObserver(store or record_to)]
+    from sacristan.observers.mongo.destination import parse_mongo_option
+    from sacristan.observers.mongo.observer import MongoObserver
+
+    folder = [] if record_to is None else [FileObserver(record_to)]
+    return [*folder, MongoObserver(**parse_mongo_option(store))]
+
+
+def _folder_in_environment() -> Path | None:
+    named = os.environ.pop(RESUME_VARIABLE, None)
+    return None if named is None else Path(named)
+
+
+def _quiet_logger() -> logging.Logger:
+    """Return a logger for the run's own lines, apart from the script's logging, which it leaves as it is."""
+    logger = logging.Logger("sacristan", logging.INFO)
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("sacristan: %(message)s"))
+    handler.addFilter(_is_shown)
+    logger.addHandler(handler)
+    return logger
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    text = str(record.msg)
+    return text.startswith(_SHOWN) or (record.levelno > logging.INFO and not text.startswith(_HIDDEN))

@@ -1,0 +1,260 @@
+"""`Session`: the run of this process with an open end, from `begin` to `end`, to the end of a `with` or of the process.
+
+However the process ends, the run gets an end first that says how: an uncaught exception, `sys.exit`, `os._exit`, or a
+signal, which then ends the process as it would have without a run. What kills it at once, such as SIGKILL or a crash,
+leaves the record as it is then; readers see that its process is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
+
+from sacristan.experiments.running.signals import Terminated
+from sacristan.experiments.scripts.script_run import ScriptRun, make_run
+from sacristan.ingredients.errors import ConcurrentRunError
+
+__all__ = ["Session", "active_session"]
+
+# What ends a process by default, and can be caught; Ctrl-C raises KeyboardInterrupt in any Python.
+_SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
+# Code that must not be left half done: a signal that comes in it is handled a little later, but not never.
+_CRITICAL = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("observers", "experiments/running"))
+_LATER_S, _MOST_DELAYS = 0.01, 500
+
+_active: Session | None = None
+
+
+def active_session() -> Session | None:
+    """Return the session of this process that has begun and not ended; None in a forked child."""
+    return _active if _active is not None and _active._is_owner else None
+
+
+class Session:
+    """The recording of a script, which has no function to wrap.
+
+        session = Session.begin("mnist", {"lr": 0.1})
+        session.run.log({"loss": 0.5}, step=0)
+        session.end()
+
+    A `with` ends it, too. One that is not ended ends with the process. A process has one session at a time, and may
+    have several one after another. Forked children log metrics into the parent's run; their end is none of its.
+
+    Attributes:
+        run: The run. It logs nothing once it has ended.
+    """
+
+    def __init__(self, run: ScriptRun) -> None:
+        self.run = run
+        self._recording = run.recorded()
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._has_ended = False
+        self._ending: BaseException | None = None
+        self._undo = contextlib.ExitStack()
+
+    @classmethod
+    def begin(
+        cls,
+        name: str | None = None,
+        config: Mapping[str, Any] | None = None,
+        *,
+        record_to: str | Path | None = "my_runs",
+        script: Mapping[str, Any] | None = None,
+        resume: Path | None = None,
+    ) -> Self:
+        """Start a run of this process, and record it until the session ends.
+
+        Args:
+            name: The name of its experiment; by default that of the script.
+            config: Settings, nested or by dotted name; `session.run.update_config` adds more later.
+            record_to: The folder of runs; None records none. The variable `SACRISTAN_STORE` names another one, or a
+                MongoDB that the run is sent to as well.
+            script: How the script was started: `kind`, `program` and `args`; by default, it is found out.
+            resume: The folder of a record to continue.
+
+        Raises:
+            ConcurrentRunError: If a session of this process has not ended.
+            ObserversError: If the run cannot be recorded or resumed.
+        """
+        global _active
+        if (other := active_session()) is not None:
+            place = other.run.folder or other.run.experiment_info["name"]
+            raise ConcurrentRunError(f"this process records a run already, {place}; end that one first")
+        session = cls(make_run(name, config or {}, record_to=record_to, script=script, resume=resume))
+        session._recording.__enter__()
+        _active = session
+        session._watch_process()
+        return session
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the run; a session that has ended already stays as it is.
+
+        Args:
+            error: What ended it: a `KeyboardInterrupt` makes it INTERRUPTED, a `SystemExit` with a code FAILED, as any
+                other error; None, and `SystemExit` without a code, COMPLETED.
+        """
+        global _active
+        if not self._is_owner:
+            return
+        with self._lock:
+            if self._has_ended:
+                return
+            self._has_ended = True
+            trace = None if error is None else error.__traceback__
+            try:
+                self._recording.__exit__(None if error is None else type(error), error, trace)
+            except BaseException as raised:
+                if raised is not error:
+                    raise
+                raised.__traceback__ = trace
+            finally:
+                self._undo.close()
+                if _active is self:
+                    _active = None
+
+    def note_ending(self, error: BaseException | None) -> None:
+        """Note what will end the process; the run ends with it when the process does, unless something else comes.
+
+        Args:
+            error: As for `end`.
+        """
+        self._ending = error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end(error)
+
+    @property
+    def _is_owner(self) -> bool:
+        return os.getpid() == self._pid
+
+    # ------------------------------------------------------------------ the end of the process
+
+    def _watch_process(self) -> None:
+        """Have whatever ends the process end the run first."""
+        atexit.register(self._end_at_exit)
+        self._undo.callback(atexit.unregister, self._end_at_exit)
+        self._replace(sys, "excepthook", self._excepthook)
+        self._replace(sys, "exit", self._exit)
+        self._replace(os, "_exit", self._exit_at_once)
+        if threading.current_thread() is threading.main_thread():
+            self._watch_signals()
+
+    def _replace(self, module: Any, name: str, function: Callable[..., Any]) -> None:
+        """Replace a function of a module until the session ends; `function` gets the original first."""
+        original = getattr(module, name)
+        replacement = functools.wraps(original)(functools.partial(function, original))
+        setattr(module, name, replacement)
+
+        def give_back() -> None:
+            if getattr(module, name) is replacement:  # else somebody has replaced it since
+                setattr(module, name, original)
+
+        self._undo.callback(give_back)
+
+    def _end_at_exit(self) -> None:
+        self.end(self._ending)
+
+    def _excepthook(
+        self, original: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: Any
+    ) -> None:
+        if self._is_owner:
+            self.note_ending(error)
+        original(kind, error, trace)
+
+    def _exit(self, _: Callable[[Any], NoReturn], code: Any = None) -> NoReturn:
+        error = SystemExit(code)
+        if self._is_owner and threading.current_thread() is threading.main_thread():
+            self.note_ending(SystemExit(code))
+            error.noted = _Caught(self)  # type: ignore[attr-defined]  # lives as long as the exception
+        try:
+            raise error
+        finally:
+            del error
+
+    def _exit_at_once(self, original: Callable[[int], NoReturn], status: int) -> NoReturn:
+        if self._is_owner:
+            with contextlib.suppress(Exception):
+                self.end(SystemExit(status) if status else None)
+        original(status)
+
+    # ------------------------------------------------------------------ signals
+
+    def _watch_signals(self) -> None:
+        """End the run before a signal ends the process. A script sees signals as they would be without a run."""
+        self._delays = 0
+        self._numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+        for number in self._numbers:
+            # Signals that are ignored, as SIGHUP under nohup, and those with a handler stay as they are.
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, self._receive)
+        self._undo.callback(self._give_back_signals)
+        self._replace(signal, "getsignal", self._getsignal)
+        self._replace(signal, "signal", self._signal)
+
+    def _give_back_signals(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in self._numbers:
+                if signal.getsignal(number) == self._receive:
+                    signal.signal(number, signal.SIG_DFL)
+
+    def _getsignal(self, original: Callable[[int], Any], number: int) -> Any:
+        return self._as_seen(original(number))
+
+    def _signal(self, original: Callable[[int, Any], Any], number: int, handler: Any) -> Any:
+        is_ours = handler == signal.SIG_DFL and number in self._numbers and not self._has_ended and self._is_owner
+        return self._as_seen(original(number, self._receive if is_ours else handler))
+
+    def _as_seen(self, handler: Any) -> Any:
+        return signal.SIG_DFL if handler == self._receive else handler
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """End the run, and then the process by the same signal, as if it had not been caught."""
+        if self._is_owner and not self._has_ended:
+            if _is_critical(frame) and self._delays < _MOST_DELAYS:
+                self._delays += 1
+                again = threading.Timer(_LATER_S, os.kill, (self._pid, number))
+                again.daemon = True
+                again.start()
+                return
+            with contextlib.suppress(Exception):
+                self.end(Terminated(number))
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+
+class _Caught:
+    """Goes with the exception of a `sys.exit`; if the script catches that, nothing is noted any more."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def __del__(self) -> None:
+        try:
+            sys._getframe(1)
+        except ValueError:  # nothing runs any more: the exception ends the process
+            return
+        self._session.note_ending(None)
+
+
+def _is_critical(frame: FrameType | None) -> bool:
+    """Return whether the main thread is in code of the record, which holds its locks."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(_CRITICAL):
+            return True
+        frame = frame.f_back
+    return False
