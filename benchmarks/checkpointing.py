@@ -38,8 +38,8 @@ from loop_overhead import BATCH, SAMPLES, by_hand_selecting, make_parts
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.training.evaluation import Monitor
 from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.monitor import Monitor
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place

@@ -213,10 +213,10 @@ def make_task(characters: float) -> Task:
     """
     from torch.nn.functional import cross_entropy
 
-    from sacristan.experiments.training.meters import Means
+    from sacristan.experiments.training.meters import WeightedMeans
     from sacristan.experiments.training.trainer import Task
 
-    class Perplexed(Means):
+    class Perplexed(WeightedMeans):
         """The means of loss and bits, and the perplexity of all bytes together."""
 
         def compute(self) -> dict[str, float]:
@@ -235,7 +235,7 @@ def make_task(characters: float) -> Task:
             loss = self.loss(model, batch)
             return {"loss": loss, "bits_per_character": loss / (math.log(2) * characters)}
 
-        def meter(self) -> Means:
+        def meter(self) -> WeightedMeans:
             return Perplexed(self)
 
     return NextByte()

@@ -82,6 +82,7 @@ __all__ = [
     "Source",
     "TensorBatches",
     "TrainingError",
+    "TrainingSettings",
     "UnknownEntryError",
     "UnknownNamedConfigError",
     "ViT",
@@ -130,6 +131,7 @@ if TYPE_CHECKING:
     from sacristan.ingredients.models.networks import CNN, MLP, ViT
     from sacristan.ingredients.precision.mixed_precision import MixedPrecision
     from sacristan.ingredients.scheduler import Schedule
+    from sacristan.ingredients.training import TrainingSettings
 else:
     _NAMES = {
         "sacristan.ingredients.checkpoints.checkpointer": "Checkpointer",
@@ -143,6 +145,7 @@ else:
         "sacristan.ingredients.models.networks": "CNN MLP ViT",
         "sacristan.ingredients.precision.mixed_precision": "MixedPrecision",
         "sacristan.ingredients.scheduler": "Schedule",
+        "sacristan.ingredients.training": "TrainingSettings",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

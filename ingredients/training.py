@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
-__all__ = ["check_average", "check_lengths", "check_patience", "ingredient"]
+__all__ = ["TrainingSettings", "check_patience", "ingredient"]
 
 # Metrics of `loop.fit`; a task may measure others.
 _MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
@@ -61,9 +62,7 @@ config.legacy(epochs=0)  # an experiment without this ingredient trains in anoth
 @ingredient.check
 def _check_config(config: Map) -> None:
     """Reject invalid lengths, and a misspelt metric to monitor."""
-    check_lengths(config.epochs, config.val_interval, config.log_interval)
-    check_patience(config.patience, config.min_delta)
-    check_average(config.average, config.average_decay, config.average_start, config.epochs)
+    TrainingSettings(**config)
     if near := misspelt(config.monitor, _MEASURED):
         raise ConfigError(
             f"training.monitor: got {config.monitor!r}, which is not measured; did you mean {near}? There are: "
@@ -71,11 +70,60 @@ def _check_config(config: Map) -> None:
         )
 
 
-def check_lengths(epochs: int, val_interval: int, log_interval: int) -> None:
-    """Check the length and the intervals of a training."""
-    for name, value in (("epochs", epochs), ("val_interval", val_interval), ("log_interval", log_interval)):
-        if value < 1:
-            raise ConfigError(f"training.{name}: got {value}, expected at least 1")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """The settings that `loop.fit` takes by name: the entries of the ingredient `training`.
+
+    Attributes:
+        epochs: Passes over the training data, those of earlier sessions included.
+        val_interval: Epochs between validations; the last epoch is validated in any case.
+        log_interval: Optimizer steps between logged values of the training.
+        monitor: Metric that decides the best epoch, such as `val/loss` or `val/accuracy`.
+        mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
+        patience: Validations without improvement after which training stops; None never stops early.
+        min_delta: Smallest change of the metric that patience counts as an improvement.
+        on_nan: What to do once the loss, a gradient or a weight is NaN or infinite: `stop`, `skip` the step, `rollback`
+            to the newest state at half the rates, or `ignore`.
+        average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None.
+        average_decay: Of `ema`, the share of the average that stays after a step.
+        average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
+        inference_mode: Whether validations compute in `torch.inference_mode`.
+
+    Raises:
+        ConfigError: If a value is out of its range.
+    """
+
+    epochs: int
+    val_interval: int = 1
+    log_interval: int = 50
+    monitor: str = "val/loss"
+    mode: str = "auto"
+    patience: int | None = None
+    min_delta: float = 0.0
+    on_nan: str = "stop"
+    average: str | None = None
+    average_decay: float = 0.999
+    average_start: int | None = None
+    inference_mode: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "val_interval", "log_interval"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"training.{name}: got {getattr(self, name)}, expected at least 1")
+        check_patience(self.patience, self.min_delta)
+        if self.on_nan not in ("stop", "skip", "rollback", "ignore"):
+            raise ConfigError(f"training.on_nan: got {self.on_nan!r}, expected stop, skip, rollback or ignore")
+        if self.average not in (None, "ema", "swa"):
+            raise ConfigError(f"training.average: got {self.average!r}, expected ema, swa or None")
+        if not 0 < self.average_decay < 1:
+            raise ConfigError(
+                f"training.average_decay: got {self.average_decay}, expected more than 0 and less than 1, such as 0.999"
+            )
+        if self.average_start is not None and not 1 <= self.average_start <= self.epochs:
+            raise ConfigError(
+                f"training.average_start: got {self.average_start}, expected an epoch of the training: "
+                f"1 to {self.epochs}"
+            )
 
 
 def check_patience(patience: int | None, min_delta: float) -> None:
@@ -84,16 +132,6 @@ def check_patience(patience: int | None, min_delta: float) -> None:
         raise ConfigError(f"training.patience: got {patience}, expected at least 1, or None to never stop early")
     if not min_delta >= 0:
         raise ConfigError(f"training.min_delta: got {min_delta}, expected 0 or more")
-
-
-def check_average(average: str | None, decay: float, start: int | None, epochs: int) -> None:
-    """Check the settings of an average of the weights, `ema` or `swa`."""
-    if average not in (None, "ema", "swa"):
-        raise ConfigError(f"training.average: got {average!r}, expected ema, swa or None")
-    if not 0 < decay < 1:
-        raise ConfigError(f"training.average_decay: got {decay}, expected more than 0 and less than 1, such as 0.999")
-    if start is not None and not 1 <= start <= epochs:
-        raise ConfigError(f"training.average_start: got {start}, expected an epoch of the training: 1 to {epochs}")
 
 
 @ingredient.command(unobserved=True, needs=_NEEDED)

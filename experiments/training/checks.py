@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.configs.map import abbreviated
+from sacristan.experiments.training.evaluation import Monitor
 from sacristan.experiments.training.meters import check_merges
-from sacristan.experiments.training.monitor import Monitor
 from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Trainer
+from sacristan.experiments.training.trainer import Task, Trainer
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.errors import ConfigError, LossError, ModelError
 from sacristan.ingredients.losses.modules import BinaryFocalLoss, FocalLoss
@@ -21,6 +21,7 @@ from sacristan.ingredients.models.freezing import freezings_of, is_held_in_eval
 from sacristan.ingredients.models.modes import evaluating, switching
 from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks, current
+from sacristan.ingredients.training import TrainingSettings
 
 __all__ = ["check_parts", "check_ranked"]
 
@@ -179,9 +180,8 @@ def _norms_of_single_values(model: nn.Module, data: Data) -> list[nn.modules.bat
     return refusing
 
 
-def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: str) -> None:
+def check_ranked(trainer: Trainer, ranks: Ranks, settings: TrainingSettings) -> None:
     """Reject, before the first step, a training that several processes cannot do together."""
-    task = trainer.task
     joined = current().size
     if ranks.size != joined:
         raise ConfigError(
@@ -195,51 +195,67 @@ def check_ranked(trainer: Trainer, ranks: Ranks, average: str | None, on_nan: st
         )
     if joined == 1:
         return
-    data = trainer.data
-    reasons = {
+    reasons = _obstacles(trainer, settings)
+    if ranks.options["shard"]:
+        _check_scalars(trainer.model)
+        reasons |= _obstacles_to_sharding(trainer, settings)
+    for reason in [reason for reason, applies in reasons.items() if applies][:1]:
+        remedy = "set distributed.shard=False" if reason.startswith("distributed.shard") else "train in one process"
+        raise ConfigError(f"distributed: {reason}, which {ranks.size} processes cannot; {remedy}")
+    for name, optimizer in trainer.optimizers.items():
+        _check_held(trainer, name, optimizer)
+    _check_measures(trainer.task, trainer.data, ranks)
+
+
+def _obstacles(trainer: Trainer, settings: TrainingSettings) -> dict[str, bool]:
+    """Return what keeps several processes from training together, and whether it applies."""
+    task, average, on_nan = trainer.task, settings.average, settings.on_nan
+    return {
         f"{type(task).__name__} keeps a state, such as that of metrics.training": task.keeps_state,
         "model.unfreeze changes what is trained": bool(freezings_of(trainer.model)),
         "training.average=swa measures batches of one process": average == "swa",
         f"training.on_nan={on_nan} leaves steps out in one process": on_nan in ("skip", "rollback"),
         f"the model is wrapped already, as {type(trainer.model).__name__},": _is_wrapped(trainer.model),
     }
-    if ranks.options["shard"]:
-        scalars = [name for name, parameter in trainer.model.named_parameters() if not parameter.ndim]
-        if scalars:
-            raise ConfigError(
-                f"distributed.shard: got the scalar parameter {abbreviated(scalars, 3)}, which cannot be split; give "
-                "it the shape (1,), or leave distributed.shard out"
-            )
-        switches = switching(trainer.optimizers.values())
-        reasons |= {
-            f"distributed.shard splits one optimizer, and {type(task).__name__} steps itself": trainer.steps_itself,
-            "distributed.shard splits an optimizer that recomputes its loss": any(
-                map(recomputes_loss, trainer.optimizers.values())
-            ),
-            "distributed.shard splits the model, and the loss has parameters or statistics of its own": (
-                task.is_changed_by_training
-            ),
-            "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
-            "distributed.shard splits what training.average averages": average is not None,
-            f"distributed.shard splits weights, and {''.join(type(each).__name__ for each in switches[:1])} evaluates "
-            "others than it trains": bool(switches),
-            "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
-            "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
-                map(is_held_in_eval, trainer.model.modules())
-            ),
-        }
-    refused = [reason for reason, applies in reasons.items() if applies]
-    if refused:
-        remedy = "set distributed.shard=False" if refused[0].startswith("distributed.shard") else "train in one process"
-        raise ConfigError(f"distributed: {refused[0]}, which {ranks.size} processes cannot; {remedy}")
-    for name, optimizer in trainer.optimizers.items():
-        _check_held(trainer, name, optimizer)
+
+
+def _obstacles_to_sharding(trainer: Trainer, settings: TrainingSettings) -> dict[str, bool]:
+    """Return what keeps several processes from splitting the parameters, and whether it applies."""
+    task, optimizers = trainer.task, trainer.optimizers.values()
+    switches = switching(optimizers)
+    return {
+        f"distributed.shard splits one optimizer, and {type(task).__name__} steps itself": trainer.steps_itself,
+        "distributed.shard splits an optimizer that recomputes its loss": any(map(recomputes_loss, optimizers)),
+        "distributed.shard splits the model, and the loss has parameters or statistics of its own": (
+            task.is_changed_by_training
+        ),
+        "distributed.shard with amp.dtype=float16 would scale shares apart": trainer.amp.dtype == "float16",
+        "distributed.shard splits what training.average averages": settings.average is not None,
+        f"distributed.shard splits weights, and {''.join(type(each).__name__ for each in switches[:1])} evaluates "
+        "others than it trains": bool(switches),
+        "distributed.shard copies the model, and torch.compile forbids that": hasattr(trainer.model, "_orig_mod"),
+        "distributed.shard copies the model, and model.freeze holds layers of it in evaluation mode": any(
+            map(is_held_in_eval, trainer.model.modules())
+        ),
+    }
+
+
+def _check_scalars(model: nn.Module) -> None:
+    """Reject parameters that cannot be split over processes."""
+    scalars = [name for name, parameter in model.named_parameters() if not parameter.ndim]
+    if scalars:
+        raise ConfigError(
+            f"distributed.shard: got the scalar parameter {abbreviated(scalars, 3)}, which cannot be split; give "
+            "it the shape (1,), or leave distributed.shard out"
+        )
+
+
+def _check_measures(task: Task, data: Data, ranks: Ranks) -> None:
+    """Reject meters of one process, and metrics of which a process would measure nothing."""
     if data.val.num_samples or data.test.num_samples:
         check_merges(task.meter())
-    if (
-        0 < data.val.num_samples < ranks.size
-        and getattr(getattr(task, "criterion", None), "measures", None) is not None
-    ):
+    has_measures = getattr(getattr(task, "criterion", None), "measures", None) is not None
+    if has_measures and 0 < data.val.num_samples < ranks.size:
         raise ConfigError(
             f"metrics.use: got {data.val.num_samples} validation samples for {ranks.size} processes, expected at least "
             "one for each; start fewer processes"

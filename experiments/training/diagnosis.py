@@ -228,16 +228,7 @@ def _named_tensors(batch: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class _Watch:
-    """Records the modules, operations and gradients of a step.
-
-    Attributes:
-        calls: Calls of modules, in the order in which they return.
-        operations: Operations forward that turned finite values into others.
-        nodes: Operations backward that took or gave such values, in order.
-        losses: The losses whose gradients were computed.
-        kinds: Classes of modules by name.
-        is_backward: Whether gradients are being computed.
-    """
+    """Records the modules, operations and gradients of a step."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer

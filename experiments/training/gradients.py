@@ -5,17 +5,18 @@ A loss function returns a scalar; a mapping with `loss` and further scalars to l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from sacristan.experiments.training.meters import Means
+from sacristan.experiments.training.meters import WeightedMeans
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
 
-__all__ = ["LossOf", "LossValue", "add_gradients", "precise", "step_with_closure"]
+__all__ = ["LossOf", "LossValue", "add_gradients", "grouped", "precise", "step_with_closure"]
 
 LossValue = Tensor | Mapping[str, Tensor] | None
 LossOf = Callable[[Any], LossValue]
@@ -45,7 +46,7 @@ def add_gradients(
     is_sum = "loss" in task.sums
     is_whole = is_sum or len(group) == 1
     total: Tensor | None = None
-    means = Means()
+    means = WeightedMeans()
     skipped: Any = 0.0
     for batch, share in with_shares(group, task.weight, is_sum=is_sum):
         with amp.context:
@@ -112,3 +113,15 @@ def step_with_closure(
     except _Skipped:
         return None, False
     return losses[0], stepped
+
+
+def grouped(batches: Iterable, size: int) -> Iterator[list]:
+    """Return an iterator over lists of batches, one list for each optimizer step; it keeps no reference to a batch."""
+    if size == 1:
+        return map(_alone, batches)
+    iterator = iter(batches)
+    return iter(lambda: list(itertools.islice(iterator, size)), [])
+
+
+def _alone(batch: Any) -> list[Any]:
+    return [batch]

@@ -1,4 +1,4 @@
-"""`Guard`: notices a loss, a gradient or a weight that is NaN or infinite, and acts as `training.on_nan` says.
+"""`NonFiniteGuard`: notices a loss, a gradient or a weight that is NaN or infinite, and acts as `training.on_nan` says.
 
 `stop` looks at losses where they are fetched anyway. `skip` and `rollback` look before each step, in `Recovery`.
 `triage` finds the step at fault, `diagnosis` its cause.
@@ -27,7 +27,7 @@ from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
 from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 
-__all__ = ["Guard", "Recovery"]
+__all__ = ["NonFiniteGuard", "Recovery"]
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Recovery(Callback):
             so no batch is trained on twice.
 
     Attributes:
-        triage: Examines a step and has the state to return to; set by `Guard`.
+        triage: Examines a step and has the state to return to; set by `NonFiniteGuard`.
     """
 
     _looks_last = True
@@ -145,22 +145,13 @@ def _is_trained(part: str) -> bool:
     return part.partition(".")[0] in ("model", "loss", "optimizer", "task")
 
 
-class Guard:
+class NonFiniteGuard:
     """Fails a training whose losses or weights are not finite, and has the step at fault written as a bundle.
 
     Losses are checked where they are fetched anyway: when they are logged, at the end of an epoch, and before a state
     is saved. Those since the last check stay on the device until then, one for each step, so no step waits for it.
 
-    Args:
-        trainer: The training.
-        parts: The parts of its states, by name.
-        callbacks: Its callbacks.
-        keeper: Its checkpointer; None where no state is saved.
-        on_nan: `stop`, `skip`, `rollback` or `ignore`; `ignore` never raises.
-        recovery: The callback of `skip` and `rollback`.
-
-    Raises:
-        ConfigError: If `on_nan` is another value.
+    With `ignore`, nothing raises. `recovery` is the callback of `skip` and `rollback`.
     """
 
     def __init__(
@@ -170,10 +161,8 @@ class Guard:
         callbacks: Callbacks,
         keeper: Checkpointer | None,
         on_nan: str,
-        recovery: Recovery | None,
+        recovery: Recovery | None = None,
     ) -> None:
-        if on_nan not in ("stop", "skip", "rollback", "ignore"):
-            raise ConfigError(f"training.on_nan: got {on_nan!r}, expected stop, skip, rollback or ignore")
         task, model = trainer.task, trainer.model
         self._trainer = trainer
         self._parts = parts
@@ -248,9 +237,9 @@ class Guard:
 
 def _numbers(losses: Sequence[Tensor | float | None]) -> list[float]:
     """Return losses as numbers, those on a device fetched at once; 0 for a step that was skipped."""
-    known = [0.0 if loss is None else loss for loss in losses]
-    numbers = [loss for loss in known if isinstance(loss, float)]
-    if len(numbers) == len(known):
+    counted = [0.0 if loss is None else loss for loss in losses]
+    numbers = [loss for loss in counted if isinstance(loss, float)]
+    if len(numbers) == len(counted):
         return numbers
-    device = next(loss.device for loss in known if isinstance(loss, Tensor))
-    return torch.stack([torch.as_tensor(loss, device=device).float() for loss in known]).tolist()
+    device = next(loss.device for loss in counted if isinstance(loss, Tensor))
+    return torch.stack([torch.as_tensor(loss, device=device).float() for loss in counted]).tolist()

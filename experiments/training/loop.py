@@ -17,19 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.experiments.running.starting_state import check_left, check_waited
-from sacristan.experiments.training.callbacks import Callback, Callbacks
+from sacristan.experiments.training.callbacks import Callback, Callbacks, implied_callbacks
 from sacristan.experiments.training.checks import check_parts, check_ranked
-from sacristan.experiments.training.evaluation import evaluate, evaluate_and_predict, predict
-from sacristan.experiments.training.guard import Guard, Recovery
-from sacristan.experiments.training.implied import implied_callbacks
+from sacristan.experiments.training.evaluation import Monitor, evaluate, evaluate_and_predict, predict
+from sacristan.experiments.training.gradients import grouped
+from sacristan.experiments.training.guard import NonFiniteGuard, Recovery
 from sacristan.experiments.training.meters import per_weight
-from sacristan.experiments.training.monitor import Monitor
-from sacristan.experiments.training.progress import Progress
+from sacristan.experiments.training.progress import StepLog, TrainingProgress
 from sacristan.experiments.training.ranked import RankedSteps
 from sacristan.experiments.training.speed import Speed, Stopwatch
-from sacristan.experiments.training.step_log import StepLog
 from sacristan.experiments.training.tasks import as_task
-from sacristan.experiments.training.trainer import LogScalar, Task, Trainer, grouped
+from sacristan.experiments.training.trainer import LogScalar, Task, Trainer
 from sacristan.experiments.training.triage import replay_if_asked
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.config.seed import look_stream
@@ -39,7 +37,7 @@ from sacristan.ingredients.models.modes import evaluation_weights, switching
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.scheduler import Schedule
-from sacristan.ingredients.training import check_lengths
+from sacristan.ingredients.training import TrainingSettings
 
 __all__ = ["FitResult", "evaluate", "evaluate_and_predict", "fit", "predict", "steps_per_epoch"]
 
@@ -73,24 +71,13 @@ def fit(
     optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer],
     *,
     log: LogScalar,
-    epochs: int,
     scheduler: Schedule | Mapping[str, Schedule] | None = None,
     amp: MixedPrecision | None = None,
     checkpointer: Checkpointer | None = None,
-    val_interval: int = 1,
-    log_interval: int = 50,
-    monitor: str = "val/loss",
-    mode: str = "auto",
-    patience: int | None = None,
-    min_delta: float = 0.0,
-    on_nan: str = "stop",
-    average: str | None = None,
-    average_decay: float = 0.999,
-    average_start: int | None = None,
-    inference_mode: bool = False,
     callbacks: Sequence[Callback] = (),
+    **training: Any,
 ) -> FitResult:
-    """Train `model` on `data.train`, validating on `data.val` every `val_interval` epochs.
+    """Train `model` on `data.train` for `epochs` passes, validating on `data.val` every `val_interval` epochs.
 
     Logs every `log_interval` steps and at the last one: `train/loss` (mean since the last value), `train/lr`,
     `train/grad_norm` (before clipping), with float16 `amp/scale` and `amp/skipped`; after each validation the metrics
@@ -107,23 +94,11 @@ def fit(
         optimizer: Over the model's parameters; one that recomputes its loss, such as LBFGS, gets a closure. Several by
             name, for a task that takes its own steps.
         log: Called as `log(name, value, step)`, such as `_run.log_scalar`.
-        epochs: Passes over the training data, those of earlier sessions included.
         scheduler: The learning-rate schedule; constant without one. Several, by the names of their optimizers.
         amp: Mixed precision, clipping and accumulation; none of them without one.
         checkpointer: Saves the best and newest states, and finds the one to resume from; without one, none is saved.
-        val_interval: Epochs between validations; the last epoch is validated in any case.
-        log_interval: Optimizer steps between logged values of the training.
-        monitor: Metric that decides the best epoch, such as `val/loss` or `val/accuracy`.
-        mode: Which way is better: `min`, `max`, or `auto`: max for accuracy and r2, else min.
-        patience: Validations without improvement after which training stops; None never stops early.
-        min_delta: Smallest change of the metric that patience counts as an improvement.
-        on_nan: What to do once the loss, a gradient or a weight is NaN or infinite: `stop`, `skip` the step, `rollback`
-            to the newest state at half the rates, or `ignore`; see `Recovery`.
-        average: What is validated and kept as the best in place of the weights: `ema`, `swa`, or None; see `Averaging`.
-        average_decay: Of `ema`, the share of the average that stays after a step.
-        average_start: First epoch that the average counts; None for 1 with `ema`, for the last quarter with `swa`.
-        inference_mode: Whether validations compute in `torch.inference_mode`.
         callbacks: What is done beside the training, see `Callback`.
+        **training: `epochs`, and other settings of the ingredient `training`, see `TrainingSettings`.
 
     Returns:
         How many epochs and steps were done, the best epoch, and how fast it was. The model keeps the weights of the
@@ -132,7 +107,7 @@ def fit(
     Raises:
         LabError: If the parts do not fit together; before the first step.
         TrainingError: If the loss or a weight is NaN or infinite, unless `on_nan` is "ignore". No state is saved then;
-            with a checkpointer the step is written down beside its states, see `sacristan.experiments.training.bundle`.
+            with a checkpointer the step is written down beside its states, see `sacristan.experiments.training.triage`.
         CheckpointError: If a state cannot be read or written.
         Terminated: If a signal asked for the end; the state after the last whole step is saved.
 
@@ -141,6 +116,7 @@ def fit(
         result = loop.fit(network, batches, criterion, opt, log=_run.log_scalar, **training)
         print(result.best_epoch, result.best)
     """
+    settings = TrainingSettings(**training)
     trainer = Trainer(
         model,
         as_task(loss),
@@ -150,43 +126,31 @@ def fit(
         amp or MixedPrecision(next(model.parameters()).device),
         log,
     )
-    best = Monitor(monitor, mode, patience, min_delta)
-    check_lengths(epochs, val_interval, log_interval)
-    recovery = Recovery(on_nan) if on_nan in ("skip", "rollback") else None
-    implied = implied_callbacks(model, epochs, average, average_decay, average_start)
-    everyone = Callbacks([*([recovery] if recovery else []), *callbacks, *implied])
+    best = Monitor(settings.monitor, settings.mode, settings.patience, settings.min_delta)
+    recovery = [Recovery(settings.on_nan)] if settings.on_nan in ("skip", "rollback") else []
+    everyone = Callbacks([*recovery, *callbacks, *implied_callbacks(model, settings)])
     ranks = getattr(data.train, "ranks", ALONE)
-    check_ranked(trainer, ranks, average, on_nan)
+    check_ranked(trainer, ranks, settings)
     with look_stream():
         check_parts(trainer, best, everyone.metrics)
     parts = _parts_of(trainer, best, everyone)
     for each in switching(trainer.optimizers.values()):
         each.train()
     replay_if_asked(trainer, parts, everyone, checkpointer)
-    session = _Session(
-        trainer,
-        parts,
-        best,
-        everyone,
-        checkpointer or Checkpointer(Path(), {}, best=False, last=False),
-        Guard(trainer, parts, everyone, checkpointer, on_nan, recovery),
-        ranks,
-        epochs=epochs,
-        val_interval=val_interval,
-        log_interval=log_interval,
-        inference_mode=inference_mode,
-    )
+    guard = NonFiniteGuard(trainer, parts, everyone, checkpointer, settings.on_nan, *recovery)
+    keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
+    session = _Session(trainer, settings, parts, best, everyone, keeper, guard, ranks)
     session.begin()
     session.run()
     place = trainer.place
     return FitResult(place.epoch, place.step, best.epoch, best.value, session.is_stopped, session.watch.report())
 
 
-def _by_name(given: Any) -> dict[str, Any]:
+def _by_name(parts: Any) -> dict[str, Any]:
     """Return optimizers or schedules by name; a sole one has the name ""."""
-    if isinstance(given, Mapping):
-        return dict(given)
-    return {} if given is None else {"": given}
+    if isinstance(parts, Mapping):
+        return dict(parts)
+    return {} if parts is None else {"": parts}
 
 
 def _parts_of(trainer: Trainer, monitor: Monitor, callbacks: Callbacks) -> dict[str, Any]:
@@ -207,24 +171,16 @@ def _parts_of(trainer: Trainer, monitor: Monitor, callbacks: Callbacks) -> dict[
 
 @dataclasses.dataclass
 class _Session:
-    """One session of a training: its epochs, each trained, validated and saved, until the last one or until a stop.
-
-    Attributes:
-        num_steps: Number of the last step, if nothing stops the training.
-        watch: Times the steps.
-    """
+    """One session of a training: its epochs, each trained, validated and saved, until the last one or until a stop."""
 
     trainer: Trainer
+    settings: TrainingSettings
     parts: Mapping[str, Any]
     monitor: Monitor
     callbacks: Callbacks
     keeper: Checkpointer
-    guard: Guard
+    guard: NonFiniteGuard
     ranks: Ranks
-    epochs: int
-    val_interval: int
-    log_interval: int
-    inference_mode: bool
     num_steps: int = 0
 
     def __post_init__(self) -> None:
@@ -244,10 +200,10 @@ class _Session:
         if ranks.size > 1:
             trainer.ranked = _ranked_steps(trainer, ranks)
         steps_done = math.ceil(place.batch / trainer.amp.accumulate)
-        remaining = (self.epochs - place.epoch) * steps_per_epoch(data.train, trainer.amp.accumulate)
+        remaining = (self.settings.epochs - place.epoch) * steps_per_epoch(data.train, trainer.amp.accumulate)
         self.num_steps = place.step - steps_done + remaining
         if keeper.branched_from is not None:
-            check_left(keeper.branched_from, place.epoch, self.epochs)
+            check_left(keeper.branched_from, place.epoch, self.settings.epochs)
             check_waited(keeper.branched_from, self.monitor.name, self.monitor.waited, self.monitor.patience)
 
     def run(self) -> None:
@@ -260,7 +216,7 @@ class _Session:
             callbacks.session(trainer),
         ):
             callbacks.start(trainer)
-            while place.epoch < self.epochs and not self.is_stopped:
+            while place.epoch < self.settings.epochs and not self.is_stopped:
                 epoch = place.epoch + 1
                 self.guard.begin_epoch()
                 self._train(epoch, progress)
@@ -273,26 +229,28 @@ class _Session:
                 each.eval()
             callbacks.end(trainer)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> TrainingProgress:
         place = self.trainer.place
         has_validation = self.trainer.data.val.num_samples > 0
-        return Progress(
-            self.epochs,
+        return TrainingProgress(
+            self.settings.epochs,
             self.num_steps,
             place.step,
-            num_validations=_num_validations(place.epoch, self.epochs, self.val_interval) if has_validation else 0,
+            num_validations=_num_validations(place.epoch, self.settings.epochs, self.settings.val_interval)
+            if has_validation
+            else 0,
             may_stop_early=self.monitor.patience is not None,
         )
 
     def _is_validated(self, epoch: int) -> bool:
         """Return whether the validation interval includes an epoch; the last one always counts."""
-        return epoch % self.val_interval == 0 or epoch == self.epochs
+        return epoch % self.settings.val_interval == 0 or epoch == self.settings.epochs
 
-    def _train(self, epoch: int, progress: Progress) -> None:
+    def _train(self, epoch: int, progress: TrainingProgress) -> None:
         """Take the remaining steps of an epoch, fewer if the training is stopped."""
         trainer, callbacks, keeper = self.trainer, self.callbacks, self.keeper
         task, place, amp = trainer.task, trainer.place, trainer.amp
-        num_steps, log_interval = self.num_steps, self.log_interval
+        num_steps, log_interval = self.num_steps, self.settings.log_interval
         sole = None if trainer.steps_itself else trainer.optimizers[""]
         take_step, is_due = trainer.bound_step(), keeper.is_due
         schedule = trainer.schedules.get("")
@@ -341,7 +299,7 @@ class _Session:
         groups = grouped(self.watch.epoch(epoch, place.batch), trainer.amp.accumulate)
         return self.keeper.until_stopped(groups) if trainer.data.train.is_read else groups
 
-    def _log(self, step: int, progress: Progress) -> None:
+    def _log(self, step: int, progress: TrainingProgress) -> None:
         """Log and show the steps since the last time, once their losses are checked."""
         place = self.trainer.place
         mean = self.step_log.log(step)
@@ -372,7 +330,11 @@ class _Session:
         optimizers = trainer.optimizers.values()
         with self.keeper.saving_if_stopped(self._save), evaluation_weights(optimizers):
             measured = evaluate(
-                trainer.evaluated, trainer.data.val, trainer.task, trainer.amp, inference_mode=self.inference_mode
+                trainer.evaluated,
+                trainer.data.val,
+                trainer.task,
+                trainer.amp,
+                inference_mode=self.settings.inference_mode,
             )
         metrics = {f"val/{name}": value for name, value in measured.items()}
         for name, value in metrics.items():
@@ -390,7 +352,7 @@ class _Session:
         for schedule in trainer.schedules.values():
             schedule.after_epoch(metrics)
         improved = bool(metrics) and self.monitor.update(metrics, epoch)
-        self._save(metrics if improved else None, final=epoch == self.epochs or self.is_stopped)
+        self._save(metrics if improved else None, final=epoch == self.settings.epochs or self.is_stopped)
 
     def _save(self, best: Mapping[str, float] | None = None, *, final: bool = False) -> None:
         """Save the state if it is due, and has no loss or weight that is not finite."""

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = [
-    "Means",
     "Meter",
     "OfLoss",
     "OfTask",
     "Once",
     "RunningMetrics",
+    "WeightedMeans",
     "check_merges",
     "metric_names",
     "on_device",
@@ -61,12 +61,8 @@ def check_merges(meter: Meter) -> None:
         )
 
 
-class Means:
-    """The means of the scalars that a task measures, each batch weighted by the task.
-
-    Args:
-        task: A `Task`, which measures and weighs a batch; None where only `add` is called.
-    """
+class WeightedMeans:
+    """The means of the scalars that a task measures, each batch weighted by the task."""
 
     def __init__(self, task: Any = None) -> None:
         self._task = task
@@ -114,16 +110,12 @@ class Means:
 
 
 class OfLoss:
-    """Loss and accuracy, or loss, r2, mae and rmse, and the metrics of `metrics.use`; see `RunningMetrics`.
-
-    Args:
-        loss: Says how outputs are read.
-    """
+    """Loss and accuracy, or loss, r2, mae and rmse, and the metrics of `metrics.use`; see `RunningMetrics`."""
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
         self._metrics = RunningMetrics(loss)
-        self._terms = Means()
+        self._terms = WeightedMeans()
         if loss.measures is not None:
             loss.measures.reset()
 
@@ -164,15 +156,10 @@ class OfLoss:
 
 
 class OfTask:
-    """The metrics of a loss, beside the scalars that a task measures, which replace metrics of the same name.
-
-    Args:
-        loss: Says how outputs are read.
-        task: A `Task`, which measures and weighs a batch.
-    """
+    """The metrics of a loss, beside the scalars that a task measures, which replace metrics of the same name."""
 
     def __init__(self, loss: Loss, task: Any) -> None:
-        self._parts = OfLoss(loss), Means(task)
+        self._parts = OfLoss(loss), WeightedMeans(task)
 
     @property
     def names(self) -> Sequence[str]:
@@ -195,11 +182,7 @@ class OfTask:
 
 
 class Once(nn.Module):
-    """A model that computes each batch once, for a meter and for predictions.
-
-    Args:
-        model: The model.
-    """
+    """A model that computes each batch once, for a meter and for predictions."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -27,16 +27,11 @@ from sacristan.ingredients.models.synced_norms import SyncedBatchNorm, sync_batc
 from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks
 
-__all__ = ["RankedSteps", "Scope", "Share"]
+__all__ = ["ForwardScope", "RankedSteps", "Share"]
 
 
-class Scope(nn.Module):
-    """Calls a function inside a wrapper's forward pass, so that a task reaches all parts and methods of the model.
-
-    Args:
-        model: The model.
-        module: The module of the task, if it has one.
-    """
+class ForwardScope(nn.Module):
+    """Calls a function inside a wrapper's forward pass, so that a task reaches all parts and methods of the model."""
 
     def __init__(self, model: nn.Module, module: nn.Module | None = None) -> None:
         super().__init__()
@@ -80,18 +75,7 @@ def _zero_of(module: nn.Module, parameters: Collection[Tensor]) -> Tensor:
 
 
 class RankedSteps:
-    """The optimizer steps of one of several ranks.
-
-    Args:
-        trainer: The training; with `sync_batch_norm`, batch normalisation of its model becomes that of all ranks.
-        ranks: The processes of the training.
-
-    Attributes:
-        model: The model to train, as the task gets it.
-        scope: The model and the module of the task.
-        wrappers: Modules by optimizer, which exchange the gradients of what is computed in their forward pass: torch's
-            DistributedDataParallel.
-    """
+    """The optimizer steps of one of several ranks."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         # The trainer holds this object, and a reference cycle would keep the workers of a loader alive.
@@ -103,7 +87,7 @@ class RankedSteps:
         for module in modules if ranks.options["sync_batch_norm"] else ():
             sync_batch_norms(module)
         self.model = trainer.model
-        self.scope = Scope(*modules)
+        self.scope = ForwardScope(*modules)
         self._trained = {name: self._trained_by(optimizer) for name, optimizer in trainer.optimizers.items()}
         self.wrappers = {name: self._wrapped(trained) for name, trained in self._trained.items()}
         # Outputs of layers for a share over nothing, see `watching`.
@@ -111,9 +95,9 @@ class RankedSteps:
         # Whether weights were compared after a step of this session.
         self._is_compared = False
         # Whether the weight of a share is its number of samples, which is known without an exchange.
-        known = type(task)
-        self._counts_samples = known.weight is Task.weight or (
-            known.weight is Supervised.weight and known.loss is Supervised.loss
+        task_class = type(task)
+        self._counts_samples = task_class.weight is Task.weight or (
+            task_class.weight is Supervised.weight and task_class.loss is Supervised.loss
         )
         self._is_sum = "loss" in task.sums
 
@@ -191,8 +175,8 @@ class RankedSteps:
         if not task.steps_itself:
             total = self.weight_of(sum(weights))
         else:  # batches of its own differ between ranks, also in the kind of their weights
-            known = torch.tensor([float(sum(weights)), not group], dtype=torch.float64)
-            total, num_without = torch.as_tensor(self._ranks.total(known)).tolist()
+            weights_of_rank = torch.tensor([float(sum(weights)), not group], dtype=torch.float64)
+            total, num_without = torch.as_tensor(self._ranks.total(weights_of_rank)).tolist()
             if not total:
                 return []
             if num_without:
@@ -287,11 +271,11 @@ class RankedSteps:
         try:
             self.wrappers[name]._check_reducer_finalized()  # type: ignore[operator]  # of DistributedDataParallel
         except RuntimeError as error:
-            found = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
-            if found is None:
+            unused_numbers = re.search(r"did not receive grad for rank \d+: ([\d ]+)", str(error))
+            if unused_numbers is None:
                 raise
             names = list(self._trained[name])
-            unused = [names[int(number)] for number in found[1].split()]
+            unused = [names[int(number)] for number in unused_numbers[1].split()]
             raise ConfigError(
                 f"distributed: the loss of rank {self._ranks.rank} does not depend on {abbreviated(unused, 3)}, so "
                 "this exchange of gradients has no end; set distributed.find_unused_parameters=True, or freeze what is "
@@ -319,12 +303,14 @@ class RankedSteps:
         ranks = self._ranks
         if not ranks.options["check_weights"]:
             return
-        parameters = dict(Scope(*self._trainer.task.modules(self._trainer.model)).named_parameters())
+        parameters = dict(ForwardScope(*self._trainer.task.modules(self._trainer.model)).named_parameters())
         sums = torch.stack([_bits(parameter) for parameter in parameters.values()]).tolist()
         if len(set(ranks.gather(hashlib.sha256(repr(sums).encode()).digest()))) == 1:
             return
         columns = zip(*ranks.gather(sums), strict=True)
-        name, values = next((name, found) for name, found in zip(parameters, columns, strict=True) if len({*found}) > 1)
+        name, values = next(
+            (name, column) for name, column in zip(parameters, columns, strict=True) if len({*column}) > 1
+        )
         other = next(rank for rank, value in enumerate(values) if value != values[0])
         raise TrainingError(
             f"distributed: the weights of ranks 0 and {other} differ after step {step}, first in "
@@ -335,16 +321,16 @@ class RankedSteps:
 
     def means(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the means over all ranks of values that each has measured; NaN where a rank has NaN."""
-        found = self._ranks.gather(dict(values))
-        for rank, theirs in enumerate(found):
-            if theirs.keys() != found[0].keys():
-                only = sorted(theirs.keys() ^ found[0].keys())
+        by_rank = self._ranks.gather(dict(values))
+        for rank, theirs in enumerate(by_rank):
+            if theirs.keys() != by_rank[0].keys():
+                only = sorted(theirs.keys() ^ by_rank[0].keys())
                 raise ConfigError(
                     f"distributed: ranks 0 and {rank} log different values ({abbreviated(only, 3)}); a task gives "
                     "values of the same names on all ranks"
                 )
         # Added in the order of the ranks, so that each gets the same bits.
-        return {name: sum(theirs[name] for theirs in found) / len(found) for name in values}
+        return {name: sum(theirs[name] for theirs in by_rank) / len(by_rank) for name in values}
 
 
 def _nodes_of(loss: Tensor) -> dict[Any, None]:

@@ -19,7 +19,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sacristan.configs.map import abbreviated
-from sacristan.experiments.training.ranked import RankedSteps, Scope, Share
+from sacristan.experiments.training.ranked import ForwardScope, RankedSteps, Share
 from sacristan.ingredients.datasets.structure import tensors_of
 from sacristan.ingredients.errors import ConfigError
 
@@ -31,12 +31,7 @@ __all__ = ["ShardedSteps"]
 
 
 class ShardedSteps(RankedSteps):
-    """The optimizer steps of one of several ranks, each of which holds a share of every parameter.
-
-    Args:
-        trainer: The training; its optimizer holds shares of the parameters, and of its state, afterwards.
-        ranks: The processes of the training.
-    """
+    """The optimizer steps of one of several ranks, each of which holds a share of every parameter."""
 
     def __init__(self, trainer: Trainer, ranks: Ranks) -> None:
         super().__init__(trainer, ranks)
@@ -59,7 +54,7 @@ class ShardedSteps(RankedSteps):
             for child in module:
                 if any(True for _ in child.parameters()) and not isinstance(child, nn.ModuleList | FSDPModule):
                     fully_shard(child, mesh=mesh)
-        self.scope = Scope(split)
+        self.scope = ForwardScope(split)
         fully_shard(self.scope, mesh=mesh)
         return self.scope
 

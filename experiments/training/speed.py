@@ -70,13 +70,7 @@ class Speed:
 
 
 class Stopwatch:
-    """Times the epochs of a training, and its waiting for data.
-
-    Args:
-        batches: The training part.
-        device: The device of the training.
-        clock: Returns seconds.
-    """
+    """Times the epochs of a training, and its waiting for data."""
 
     def __init__(self, batches: Batches, device: torch.device, clock: Callable[[], float] = time.perf_counter) -> None:
         self._batches = batches

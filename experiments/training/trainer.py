@@ -1,22 +1,13 @@
 """`Task` says what to do with a batch, `Trainer` is the training that does it.
 
-The loss of a batch is enough for any model and any structure of batches:
-
-    class Autoencoder(Task):
-        def loss(self, model, batch):
-            inputs, _ = batch
-            return (model(inputs) - inputs).square().mean()
-
-    loop.fit(network, batches, Autoencoder(), opt, log=_run.log_scalar, **training)
-
-A task that takes several optimizer steps with a batch, such as a GAN, overrides `step` as well.
+The loss of a batch is enough for any model and any structure of batches. A task that takes several optimizer steps with
+a batch, such as a GAN, overrides `step` as well.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.experiments.training.gradients import LossOf, LossValue, add_gradients, precise, step_with_closure
-from sacristan.experiments.training.meters import Means, Meter, per_weight
+from sacristan.experiments.training.meters import Meter, WeightedMeans, per_weight
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.structure import num_samples
@@ -34,7 +25,7 @@ from sacristan.ingredients.models.modes import evaluating
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
 from sacristan.ingredients.scheduler import Schedule
 
-__all__ = ["LogScalar", "LossValue", "Task", "Trainer", "grouped"]
+__all__ = ["LogScalar", "LossValue", "Task", "Trainer"]
 
 LogScalar = Callable[[str, float, int], None]
 # Takes one optimizer step on micro-batches; returns the loss, and whether the sole optimizer stepped.
@@ -155,7 +146,7 @@ class Task:
 
     def meter(self) -> Meter:
         """Return a new meter for a pass through a part of the data: by default the means of `measure`."""
-        return Means(self)
+        return WeightedMeans(self)
 
     def predict(self, model: nn.Module, batch: Any) -> Mapping[str, Tensor]:
         """Return predictions for a batch by name, each (B, ...); called under autocast, without gradients.
@@ -246,10 +237,7 @@ class Trainer:
         place: The epochs and steps done, and the batches done of the epoch after them.
         steps_itself: Whether the task takes its own steps.
         is_logged: Whether values of the current step are logged.
-        look: The function called before each step of an optimizer; see `look_before_steps`.
         batch_loss: The loss of the current step, detached; kept only where a callback has `before_step`.
-        grad_norms: Norms of the gradients of the current step by optimizer, of a task that takes its own steps.
-        ranked: The `RankedSteps` of one of several processes; None where the process trains alone.
     """
 
     def __init__(
@@ -273,8 +261,10 @@ class Trainer:
         self.steps_itself = task.steps_itself
         self.is_logged = False
         self.batch_loss: Tensor | None = None
+        # By optimizer, of a task that takes its own steps.
         self.grad_norms: dict[str, Tensor | float] = {}
         self.look: Callable[[Trainer, str], None] | None = None
+        # The `RankedSteps` of one of several processes; None where the process trains alone.
         self.ranked: Any = None
         self._skips = self._is_skipped = False
         self._stepped: set[str] = set()
@@ -354,7 +344,7 @@ class Trainer:
             for left, (name, loss) in zip(reversed(range(len(shared))), shared.items(), strict=True):
                 trained = [p for p in parameters_of(self.optimizers[name]) if p.requires_grad]
                 if share is not None:
-                    loss = self.ranked.exchanged(functools.partial(_same, loss), share, name)
+                    loss = self.ranked.exchanged(lambda loss=loss: loss, share, name)
                 self.amp.backward(loss, trained, retain_graph=left > 0)
                 losses[name] = losses.get(name, 0.0) + precise(loss.detach())
         if self.ranked is not None:
@@ -401,8 +391,7 @@ class Trainer:
     def look_before_steps(self, look: Callable[[Trainer, str], None] | None) -> None:
         """Set the function called before each step of an optimizer, on gradients that are unscaled and not clipped.
 
-        Args:
-            look: Called as `look(trainer, name)` with the name of the optimizer; None calls nothing, which is faster.
+        It gets the trainer and the name of the optimizer; None calls nothing, which is faster.
         """
         self.look = look
         self.batch_loss, self._is_skipped = None, False
@@ -422,10 +411,8 @@ class Trainer:
     def bound_step(self) -> Step:
         """Return the function that takes the steps of an epoch, each on a list of micro-batches, which it may empty.
 
-        Attributes that the steps of an epoch share are looked up here: in each step, that would cost 3 us (measured).
-
-        Returns:
-            A function that returns the loss, None for a skipped step; and whether the sole optimizer stepped.
+        It returns the loss, None for a skipped step; and whether the sole optimizer stepped. Attributes that the steps
+        share are looked up once, here: in each step, that would cost 3 us (measured).
         """
         if self.ranked is not None:
             return functools.partial(self.ranked.take, self._own_step if self.steps_itself else self._ordinary_step)
@@ -494,17 +481,7 @@ class Trainer:
             optimizer.zero_grad()
 
     def note(self, values: Mapping[str, Tensor]) -> Tensor:
-        """Keep the scalars beside a loss until they are logged.
-
-        Args:
-            values: `loss` and other scalars by name.
-
-        Returns:
-            The loss.
-
-        Raises:
-            ConfigError: If there is no loss among them, or one has a name that is reserved.
-        """
+        """Keep the scalars beside a loss until they are logged, and return the loss."""
         if "loss" not in values:
             raise ConfigError(f"task: its loss gave {', '.join(values) or 'nothing'}; expected 'loss' among the names")
         for name, value in values.items():
@@ -515,19 +492,3 @@ class Trainer:
             value = torch.as_tensor(value).detach()
             self.place.scalars.setdefault(name, []).append(value.item() if value.device.type == "cpu" else value)
         return values["loss"]
-
-
-def grouped(batches: Iterable, size: int) -> Iterator[list]:
-    """Return an iterator over lists of batches, one list for each optimizer step; it keeps no reference to a batch."""
-    if size == 1:
-        return map(_alone, batches)
-    iterator = iter(batches)
-    return iter(lambda: list(itertools.islice(iterator, size)), [])
-
-
-def _alone(batch: Any) -> list[Any]:
-    return [batch]
-
-
-def _same(loss: Tensor) -> Tensor:
-    return loss

@@ -6,7 +6,7 @@ step-000000120.pt  earlier states, by their optimizer steps
 best-000004.pt     weights of an epoch that were the best at an earlier state
 start/             the state of another run that the training started from, and its best weights
 nonfinite-000000120/  a step whose loss, gradients or weights were not finite; see
-`sacristan.experiments.training.bundle`
+`sacristan.experiments.training.triage`
 """
 
 from __future__ import annotations

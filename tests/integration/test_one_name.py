@@ -46,12 +46,12 @@ def python(*words, cwd, path="", warnings="error"):
 
 
 OLD_SCRIPT = """
-import experiments.training.monitor
+import experiments.training.evaluation
 from experiments import Experiment
 from observers.media import Image
-import sacristan.experiments, sacristan.observers.media, sacristan.experiments.training.monitor
+import sacristan.experiments, sacristan.observers.media, sacristan.experiments.training.evaluation
 assert Experiment is sacristan.experiments.Experiment and Image is sacristan.observers.media.Image
-assert sacristan.experiments.training.monitor is sacristan.experiments.training.monitor
+assert sacristan.experiments.training.evaluation is sacristan.experiments.training.evaluation
 """
 
 

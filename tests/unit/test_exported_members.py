@@ -108,6 +108,7 @@ EXPORTED = {
         "Source",
         "TensorBatches",
         "TrainingError",
+        "TrainingSettings",
         "UnknownEntryError",
         "UnknownNamedConfigError",
         "ViT",

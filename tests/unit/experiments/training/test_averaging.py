@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.implied import Averaging
+from sacristan.experiments.training.callbacks import Averaging, Callback
 from sacristan.experiments.training.loop import evaluate, fit
 from sacristan.experiments.training.trainer import Task
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer

@@ -11,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from sacristan.experiments.training.bundle import read_bundle, write_bundle
+from sacristan.experiments.training.triage import read_bundle, write_bundle
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
 from sacristan.ingredients.errors import CheckpointError
 

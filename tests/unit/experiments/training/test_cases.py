@@ -9,7 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
-from sacristan.experiments.training.cases import as_images, cases_table, choose_classes, choose_values
+from sacristan.experiments.training.results import as_images, cases_table, choose_classes, choose_values
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from sacristan.experiments.training import loop
-from sacristan.experiments.training.cases import cases_table
-from sacristan.experiments.training.results import record_predictions
+from sacristan.experiments.training.results import cases_table, record_predictions
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare

@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn import functional
 
 from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.gradients import add_gradients
+from sacristan.experiments.training.evaluation import Monitor
+from sacristan.experiments.training.gradients import add_gradients, grouped
 from sacristan.experiments.training.loop import (
     _num_validations,
     evaluate,
@@ -18,9 +19,8 @@ from sacristan.experiments.training.loop import (
     predict,
     steps_per_epoch,
 )
-from sacristan.experiments.training.monitor import Monitor
 from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Trainer, grouped
+from sacristan.experiments.training.trainer import Trainer
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.errors import (

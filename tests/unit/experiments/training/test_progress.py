@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from sacristan.experiments.running import captured_output
 from sacristan.experiments.training import loop
-from sacristan.experiments.training.progress import Progress
+from sacristan.experiments.training.progress import TrainingProgress
 from sacristan.ingredients.losses.building import build_loss
 
 
@@ -51,7 +51,10 @@ def draws_at_once(monkeypatch):
 
 
 def epochs_told(caplog, num_epochs):
-    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"), Progress(num_epochs, 3) as progress:
+    with (
+        caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"),
+        TrainingProgress(num_epochs, 3) as progress,
+    ):
         for epoch in range(1, num_epochs + 1):
             progress.epoch(epoch, {"val/loss": 0.5})
     return [int(record.message.split()[1].partition("/")[0]) for record in caplog.records]
@@ -65,19 +68,19 @@ def test_progress_tells_of_about_twenty_epochs_and_the_last(caplog, num_epochs):
 
 
 def test_progress_tells_the_metrics(caplog):
-    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"), Progress(2, 3) as progress:
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"), TrainingProgress(2, 3) as progress:
         progress.epoch(2, {"val/loss": 0.51234567, "val/accuracy": 1.0})
     assert caplog.messages == ["epoch 2/2  val/loss 0.5123  val/accuracy 1.0000"]
 
 
 def test_progress_without_a_terminal_draws_nothing(capfd):
-    with Progress(2, 6) as progress:
+    with TrainingProgress(2, 6) as progress:
         progress.step(3, 0.5)
     assert capfd.readouterr() == ("", "")
 
 
 def test_progress_on_a_terminal_draws_a_bar_there_alone(watched, capfd):
-    with Progress(2, 6) as progress:
+    with TrainingProgress(2, 6) as progress:
         progress.step(3, 0.5)
         progress.epoch(1, {})
         progress.step(6, 0.25)
@@ -89,7 +92,7 @@ def test_progress_clears_its_bar_before_any_line_that_is_logged(watched):
     handler = logging.StreamHandler(captured_output.terminal())
     logging.getLogger().addHandler(handler)
     try:
-        with Progress(2, 6) as progress:
+        with TrainingProgress(2, 6) as progress:
             logging.getLogger("elsewhere").warning("first")
             progress.step(3, 0.5)  # within 0.1 s: a line that is still on its way would be drawn into the bar
             logging.getLogger("elsewhere").warning("second")
@@ -118,7 +121,7 @@ def test_terminal_is_none_where_stderr_is_no_terminal(monkeypatch):
     ],
 )
 def test_progress_shows_bounds_of_the_time_left(watched, draws_at_once, num_validations, may_stop_early, first, later):
-    with Progress(2, 40, num_validations=num_validations, may_stop_early=may_stop_early) as progress:
+    with TrainingProgress(2, 40, num_validations=num_validations, may_stop_early=may_stop_early) as progress:
         progress.step(10, 0.5)
         assert "[00:00<?, " in watched()
         progress.step(20, 0.5)

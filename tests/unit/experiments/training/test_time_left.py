@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sacristan.experiments.training.time_left import TimeLeft
+from sacristan.experiments.training.progress import TimeLeft
 
 
 class Clock:

@@ -12,10 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 from sacristan.experiments.running.replaying import Replayed, replaying
-from sacristan.experiments.training.bundle import like, on_cpu, read_bundle
 from sacristan.experiments.training.callbacks import Callback
 from sacristan.experiments.training.loop import fit
 from sacristan.experiments.training.trainer import Task
+from sacristan.experiments.training.triage import like, on_cpu, read_bundle
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
 from sacristan.ingredients.losses.building import build_loss

@@ -52,7 +52,7 @@ def data(tensor_data):
 
 @pytest.mark.parametrize("wrap", [lambda network: network, Wrapped])
 def test_parts_are_trained_from_the_first_step_of_their_epoch_on(data, wrap, caplog):
-    caplog.set_level("INFO", "sacristan.experiments.training.implied")
+    caplog.set_level("INFO", "sacristan.experiments.training.callbacks")
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 6), nn.Linear(6, 4))
     Freezing(network, ["0", "1", "2"], [{"epoch": 2, "match": "2"}, {"epoch": 3, "match": ["1"]}])

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sacristan.experiments.running.signals import SAVED_CODE, Signals, Terminated
-from sacristan.experiments.training.monitor import Monitor
+from sacristan.experiments.training.evaluation import Monitor
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, preparation_of
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.monitor import Monitor
+from sacristan.experiments.training.evaluation import Monitor
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
 from sacristan.ingredients.config.seed import seed_globals
