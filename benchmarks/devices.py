@@ -45,8 +45,7 @@ from sacristan.ingredients.datasets.epochs import TensorBatches
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import current, join, leave
-from sacristan.ingredients.ranks.notices import Notices
-from sacristan.ingredients.ranks.world import world_of
+from sacristan.ingredients.ranks.world import Notices, world_of
 
 WIDTH, BATCH, CLASSES = 512, 4096, 10
 OPTIONS = {

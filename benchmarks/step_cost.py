@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.batches import Data
+from sacristan.ingredients.datasets.collating import map_tensors, tensors_of
 from sacristan.ingredients.datasets.loading import LoaderBatches
-from sacristan.ingredients.datasets.structure import map_tensors, tensors_of
 from sacristan.ingredients.inspection.profiling import quiet_profile
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision

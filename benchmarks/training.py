@@ -50,8 +50,7 @@ from sacristan.experiments.running.metrics_buffer import MetricsBuffer
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.models.gpt import GPT
-from sacristan.ingredients.models.networks import CNN, MLP, ViT
+from sacristan.ingredients.models.networks import CNN, GPT, MLP, ViT
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 VOCABULARY, CONTEXT = 96, 64

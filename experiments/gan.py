@@ -132,8 +132,8 @@ def summary(_config: Map, _run: Any) -> None:
     """Show per layer of both networks output shape, parameters, operations and memory, and the totals."""
     import torch
 
+    from sacristan.ingredients.inspection.probes import summarize
     from sacristan.ingredients.model import print_summary
-    from sacristan.ingredients.models.summarizing import summarize
 
     seed = _run.config["seed"]
     shape = data.make_data(seed, torch.device("cpu")).input_shape

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sacristan.experiments.training.trainer import Task
     from sacristan.ingredients import Data
     from sacristan.ingredients.datasets.splitting import Split
-    from sacristan.ingredients.models.gpt import GPT
+    from sacristan.ingredients.models.networks import GPT
 
 __all__ = ["ex", "gpt", "text"]
 
@@ -181,8 +181,8 @@ def summary(_run: Any) -> None:
     """Show per layer output shape, parameters, operations and memory, and the totals."""
     import torch
 
+    from sacristan.ingredients.inspection.probes import summarize
     from sacristan.ingredients.model import print_summary
-    from sacristan.ingredients.models.summarizing import summarize
 
     context = _run.config["text"]["context"]
     print_summary(summarize(make_gpt(context, _run.config["seed"]), (context,), torch.int64))
@@ -200,7 +200,7 @@ def _check_gpt(config: Map) -> None:
 def _build_gpt(config: Map, context: int) -> GPT:
     from sacristan.ingredients.config.construct import build
     from sacristan.ingredients.datasets.corpus import VOCABULARY
-    from sacristan.ingredients.models.gpt import GPT
+    from sacristan.ingredients.models.networks import GPT
 
     return build(GPT, config, "gpt", ModelError, input_shape=(context,), num_outputs=VOCABULARY)
 
@@ -246,7 +246,7 @@ def write(network: GPT, sample: Map) -> str:
     import torch
 
     from sacristan.ingredients import torch_stream
-    from sacristan.ingredients.models.gpt import continue_tokens
+    from sacristan.ingredients.models.networks import continue_tokens
 
     network.eval()
     where = next(network.parameters()).device

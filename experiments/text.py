@@ -58,7 +58,7 @@ def network(
     import torch
     from torch import nn
 
-    from sacristan.ingredients.datasets.vocabulary import PADDING
+    from sacristan.ingredients.datasets.fitted import PADDING
     from sacristan.ingredients.errors import ModelError
 
     vocabulary = preparation.vocabulary

@@ -21,14 +21,12 @@ if "." not in __name__:  # imported by its old name, from a checkout
     forward(__name__)
 
 from sacristan.configs.importing import import_sacred
-from sacristan.ingredients.config.threads import let_threads_sleep
 
 # Before anything here imports it.
 import_sacred()
-# Before anything imports torch.
-let_threads_sleep()
 
 from sacristan.ingredients.config.ingredient import Ingredient
+from sacristan.ingredients.device import let_threads_sleep
 from sacristan.ingredients.errors import (
     CheckpointError,
     ConcurrentRunError,
@@ -49,6 +47,9 @@ from sacristan.ingredients.errors import (
     UnknownEntryError,
     UnknownNamedConfigError,
 )
+
+# Before anything imports torch.
+let_threads_sleep()
 
 __all__ = [
     "CNN",

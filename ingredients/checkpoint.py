@@ -215,7 +215,7 @@ def _cast(model: nn.Module, dtype: str, run: Any) -> None:
 
 
 def _checkpoint(path: str | None, run: Any) -> Path:
-    from sacristan.ingredients.checkpoints.weights import find_weights
+    from sacristan.ingredients.checkpoints.files import find_weights
 
     if path is None:
         raise CheckpointError("checkpoint.path: got None; write checkpoint.path=my_runs/ID/checkpoints/best.pt")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sacristan.configs import Map, to_plain
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.tables import print_table
-from sacristan.ingredients.datasets.csv_arguments import check_csv
+from sacristan.ingredients.datasets.csv_cells import check_csv
 from sacristan.ingredients.datasets.description import describe, survey
 from sacristan.ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import Source, Task
@@ -201,7 +201,7 @@ def check_config(config: Map) -> None:
 
 
 def _check_sampler(config: Map) -> None:
-    from sacristan.ingredients.datasets.sampling import SAMPLERS, sampler_class
+    from sacristan.ingredients.datasets.epochs import SAMPLERS, sampler_class
 
     if (config.sampler == "weighted") != (config.weights is not None):
         raise DataError(

@@ -103,12 +103,10 @@ def fast() -> None:
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject an unknown network and invalid options before data are loaded."""
-    from sacristan.ingredients.checkpoints.weights import parse_run, read_weights
-    from sacristan.ingredients.models.building import check_model
+    from sacristan.ingredients.checkpoints.files import parse_run, read_weights
+    from sacristan.ingredients.models.building import check_init, check_model, check_rename
     from sacristan.ingredients.models.freezing import check_unfreeze
-    from sacristan.ingredients.models.initialising import check_init
     from sacristan.ingredients.models.tuned import check_compile
-    from sacristan.ingredients.models.weights import check_rename
 
     check_model(config.name, config.options)
     check_init(config.init)
@@ -187,8 +185,8 @@ def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
 
 def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
     """Load the configured weights into a model, and report what was loaded."""
-    from sacristan.ingredients.checkpoints.weights import find_weights, read_weights
-    from sacristan.ingredients.models.weights import load_weights_into, rename
+    from sacristan.ingredients.checkpoints.files import find_weights, read_weights
+    from sacristan.ingredients.models.building import load_weights_into, rename
 
     folder = getattr(run, "folder", None)
     # Only rank 0 is recorded and knows the folder of runs.
@@ -209,7 +207,7 @@ def summary(_config: Map, _run: Any) -> None:
     """Show output shape, parameters, operations and memory of each layer, and the totals."""
     import torch
 
-    from sacristan.ingredients.models.summarizing import summarize
+    from sacristan.ingredients.inspection.probes import summarize
 
     data = _run.ingredients["data"].make_data(_run.config["seed"], torch.device("cpu"))
     num_outputs = _run.ingredients["loss"].make_loss(data).num_outputs
@@ -229,7 +227,7 @@ def probe(_config: Map, _run: Any) -> None:
     import torch
 
     from sacristan.ingredients.config.seed import global_stream
-    from sacristan.ingredients.inspection.one_batch import draw, look, print_seen
+    from sacristan.ingredients.inspection.probes import draw, look, print_seen
 
     seed = _run.config["seed"]
     data = _run.ingredients["data"].make_data(seed, torch.device("cpu"))

@@ -165,7 +165,7 @@ def _layer_rates(model: nn.Module, lr: float, layer_decay: float) -> dict[str, f
 
     Source: Clark et al., ELECTRA, https://arxiv.org/abs/2003.10555; Bao et al., BEiT, https://arxiv.org/abs/2106.08254
     """
-    from sacristan.ingredients.models.layers import layers_of
+    from sacristan.ingredients.models.modules import layers_of
 
     layers = layers_of(model)
     rates = [lr * layer_decay**distance for distance in reversed(range(len(layers)))]
@@ -207,8 +207,8 @@ def parameter_groups(
     without gradients. Parameters of the loss are called `loss.NAME`. `rates` are learning rates by parameter name,
     which `lr` of a group overrides.
     """
-    from sacristan.ingredients.models.compiled import plain_name
     from sacristan.ingredients.models.freezing import will_train
+    from sacristan.ingredients.models.modules import plain_name
 
     named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if will_train(parameter)]
     named += [(f"loss.{name}", parameter) for name, parameter in of_loss.items()]
@@ -260,8 +260,7 @@ def _pattern(group: Mapping[str, Any]) -> str:
 
 
 def _biases_and_norms(model: nn.Module) -> set[str]:
-    from sacristan.ingredients.models.compiled import plain_name
-    from sacristan.ingredients.models.layers import NORMS
+    from sacristan.ingredients.models.modules import NORMS, plain_name
 
     return {
         plain_name(f"{prefix}.{name}" if prefix else name)

@@ -137,18 +137,18 @@ def check_patience(patience: int | None, min_delta: float) -> None:
 @ingredient.command(unobserved=True, needs=_NEEDED)
 def find_lr(_run: Any) -> None:
     """Try learning rates from 1e-7 to 10, and suggest one: a table, and with matplotlib the picture lr_range.png."""
-    from sacristan.ingredients.tuning.lr_range import draw, print_range, try_rates
+    from sacristan.ingredients.inspection.searches import draw_range, print_range, try_rates
 
     parts, opt, precision = _to_train(_run)
     found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
     print_range(found)
-    print_drawn(draw, found, Path("lr_range.png"))
+    print_drawn(draw_range, found, Path("lr_range.png"))
 
 
 @ingredient.command(unobserved=True, needs=_NEEDED)
 def find_batch_size(_run: Any) -> None:
     """Find the largest data.batch_size that fits the GPU's memory; draw memory and speed by size."""
-    from sacristan.ingredients.tuning.batch_size import draw, largest_batch, print_sizes
+    from sacristan.ingredients.inspection.searches import draw_sizes, largest_batch, print_sizes
 
     parts, opt, precision = _to_train(_run)
     found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
@@ -156,7 +156,7 @@ def find_batch_size(_run: Any) -> None:
     if found.largest:
         is_all = found.largest == parts.data.train.num_samples
         print(f"data.batch_size={found.largest} fits" + (", which is all training samples" if is_all else ""))
-        print_drawn(draw, found, Path("batch_size.png"))
+        print_drawn(draw_sizes, found, Path("batch_size.png"))
     else:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 

@@ -32,7 +32,7 @@ from sacristan.experiments.running.signals import Signals
 from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
 from sacristan.experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
 from sacristan.ingredients.config.ingredient import Ingredient
-from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError, ResumeError
 from sacristan.observers.media.kinds import Media

@@ -16,7 +16,7 @@ from sacristan.configs import collection
 from sacristan.experiments.running.forking import ending_children
 from sacristan.experiments.running.ranks import ending_together
 from sacristan.experiments.running.signals import Signals
-from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.file.sacred_form import plain
 
 __all__ = ["guarded", "guarded_main", "printable", "seed_torch_later"]

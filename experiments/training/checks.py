@@ -17,8 +17,8 @@ from sacristan.experiments.training.trainer import Task, Trainer
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.errors import ConfigError, LossError, ModelError
 from sacristan.ingredients.losses.modules import BinaryFocalLoss, FocalLoss
-from sacristan.ingredients.models.freezing import freezings_of, is_held_in_eval
-from sacristan.ingredients.models.modes import evaluating, switching
+from sacristan.ingredients.models.freezing import freezings_of
+from sacristan.ingredients.models.modules import evaluating, is_held_in_eval, switching
 from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks, current
 from sacristan.ingredients.training import TrainingSettings

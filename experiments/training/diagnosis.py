@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sacristan.configs.map import abbreviated
 from sacristan.experiments.training.trainer import Trainer
-from sacristan.ingredients.datasets.structure import tensors_of
-from sacristan.ingredients.models.compiled import plain_name
+from sacristan.ingredients.datasets.collating import tensors_of
+from sacristan.ingredients.models.modules import plain_name
 from sacristan.observers.record.files import shown_path
 
 __all__ = ["Finding", "diagnose", "non_finite_gradients", "non_finite_parameters"]

@@ -20,7 +20,7 @@ from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.datasets.batches import Batches
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.models.modules import evaluating
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.training import check_patience

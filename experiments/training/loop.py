@@ -33,7 +33,7 @@ from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.datasets.batches import Batches, Data
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.models.modes import evaluation_weights, switching
+from sacristan.ingredients.models.modules import evaluation_weights, switching
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.scheduler import Schedule

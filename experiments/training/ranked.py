@@ -23,7 +23,7 @@ from sacristan.experiments.training.gradients import LossOf, LossValue, precise
 from sacristan.experiments.training.tasks import Supervised
 from sacristan.experiments.training.trainer import Step, Task, Trainer
 from sacristan.ingredients.errors import ConfigError, TrainingError
-from sacristan.ingredients.models.synced_norms import SyncedBatchNorm, sync_batch_norms
+from sacristan.ingredients.models.modules import SyncedBatchNorm, sync_batch_norms
 from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks
 

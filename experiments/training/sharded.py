@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from sacristan.configs.map import abbreviated
 from sacristan.experiments.training.ranked import ForwardScope, RankedSteps, Share
-from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:

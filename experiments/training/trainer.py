@@ -19,9 +19,9 @@ from sacristan.experiments.training.gradients import LossOf, LossValue, add_grad
 from sacristan.experiments.training.meters import Meter, WeightedMeans, per_weight
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Data
-from sacristan.ingredients.datasets.structure import num_samples
+from sacristan.ingredients.datasets.collating import num_samples
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.models.modules import evaluating
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
 from sacristan.ingredients.scheduler import Schedule
 

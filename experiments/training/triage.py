@@ -42,10 +42,10 @@ from sacristan.experiments.training.trainer import Trainer
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.files import check_weights, load_checkpoint, read_file, save_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place, capture, check_whole, resume
-from sacristan.ingredients.datasets.streaming import StreamBatches
-from sacristan.ingredients.datasets.structure import to_device
+from sacristan.ingredients.datasets.collating import to_device
+from sacristan.ingredients.datasets.loading import StreamBatches
 from sacristan.ingredients.errors import CheckpointError
-from sacristan.observers.record.atomic_file import make_folder, sync_files, sync_folder
+from sacristan.observers.record.files import make_folder, sync_files, sync_folder
 from sacristan.observers.record.schema import CONFIG
 
 __all__ = ["StepBundle", "Triage", "like", "on_cpu", "read_bundle", "replay_if_asked", "write_bundle"]

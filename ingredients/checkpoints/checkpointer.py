@@ -19,8 +19,7 @@ from torch import nn
 
 from sacristan.ingredients.checkpoints.files import load_weights
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.checkpoints.starting import StateFinder, data_fingerprint
-from sacristan.ingredients.checkpoints.stopping import LOADER_ERRORS, Stopping
+from sacristan.ingredients.checkpoints.start_and_stop import LOADER_ERRORS, StateFinder, Stopping, data_fingerprint
 from sacristan.ingredients.checkpoints.training_state import (
     Place,
     branch,

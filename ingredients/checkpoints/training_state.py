@@ -36,8 +36,13 @@ from sacristan.ingredients.checkpoints.optimizer_state import (
 )
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError
-from sacristan.ingredients.models.compiled import load_plain_state_dict, plain_name, plain_state_dict
-from sacristan.ingredients.models.modes import evaluation_weights, switching
+from sacristan.ingredients.models.modules import (
+    evaluation_weights,
+    load_plain_state_dict,
+    plain_name,
+    plain_state_dict,
+    switching,
+)
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.observers.file.sacred_form import plain
 

@@ -216,11 +216,7 @@ class _Noted(DogmaticDict):
 
 
 class NamedDict(ConfigDict):
-    """A named config given as a dict or a file.
-
-    Args:
-        path: Dotted path of its ingredient.
-    """
+    """A named config given as a dict or a file."""
 
     def __init__(self, entries: dict, name: str, path: str) -> None:
         super().__init__(entries)
@@ -236,12 +232,7 @@ class NamedDict(ConfigDict):
 
 
 class DeclaredDict(ConfigDict):
-    """A config given as a dict or a file; its entries are held to the types of their values, as a scope's are.
-
-    Args:
-        path: Dotted path of its ingredient.
-        is_strict: Whether the values have types, as in the lab, or kinds at most.
-    """
+    """A config given as a dict or a file; its entries are held to the types of their values, as a scope's are."""
 
     def __init__(self, entries: dict, path: str, *, is_strict: bool = True) -> None:
         super().__init__(entries)

@@ -14,12 +14,12 @@ from sacristan.configs.map import abbreviated
 from sacristan.configs.shipped import find_file
 from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.datasets.csv_cells import read_cells, typed
-from sacristan.ingredients.datasets.files import load_arrays, read_idx_array
 from sacristan.ingredients.datasets.image_folder import image_files
-from sacristan.ingredients.datasets.items import Sequences
 from sacristan.ingredients.datasets.preparation import Prepared
+from sacristan.ingredients.datasets.samples import Sequences
+from sacristan.ingredients.datasets.sources import load_arrays, read_idx_array
 from sacristan.ingredients.datasets.splitting import SPLITS
-from sacristan.ingredients.datasets.streams import Streams
+from sacristan.ingredients.datasets.structured import Streams
 
 if TYPE_CHECKING:
     import pandas

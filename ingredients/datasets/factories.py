@@ -12,19 +12,18 @@ import numpy as np
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.construct import build, import_object, require
 from sacristan.ingredients.config.seed import global_stream
-from sacristan.ingredients.datasets.items import joined
-from sacristan.ingredients.datasets.moments import Rounding
-from sacristan.ingredients.datasets.samples import Source, as_samples, from_arrays
+from sacristan.ingredients.datasets.samples import Rounding, Source, as_samples, from_arrays, joined
 from sacristan.ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
 from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
-from sacristan.ingredients.datasets.streams import is_stream, streams_of
 from sacristan.ingredients.datasets.structured import (
     ArrayStructure,
     array_structure,
     attribute_of,
     is_dataset,
+    is_stream,
     part_of,
+    streams_of,
     structured_source,
     weights_of,
 )

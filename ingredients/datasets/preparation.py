@@ -13,12 +13,10 @@ import numpy as np
 from sacristan.configs import to_plain
 from sacristan.ingredients.config.seed import global_stream, numpy_stream
 from sacristan.ingredients.datasets.fitted import Preparation, scaled
-from sacristan.ingredients.datasets.items import subset
-from sacristan.ingredients.datasets.moments import float32_rounds, statistics
-from sacristan.ingredients.datasets.samples import Source, as_floats
+from sacristan.ingredients.datasets.samples import Source, as_floats, float32_rounds, statistics, subset
 from sacristan.ingredients.datasets.source_checks import warn_of_merged
 from sacristan.ingredients.datasets.splitting import SPLITS, Split
-from sacristan.ingredients.datasets.streams import Stream, Streams
+from sacristan.ingredients.datasets.structured import Stream, Streams
 from sacristan.ingredients.datasets.targets import known_targets, resolve_task
 from sacristan.ingredients.datasets.texts import Texts
 from sacristan.ingredients.errors import DataError

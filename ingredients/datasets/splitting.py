@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.ingredients.config.seed import numpy_stream
-from sacristan.ingredients.datasets.cutting import Cutter
-from sacristan.ingredients.datasets.split_rules import RANDOM, Fold, Rule, default_test_fraction
+from sacristan.ingredients.datasets.split_rules import RANDOM, Cutter, Fold, Rule, default_test_fraction
 from sacristan.ingredients.errors import DataError
 
 __all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_split", "files_by_part", "split"]

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from sacristan.configs.map import abbreviated
-from sacristan.ingredients.datasets.csv_arguments import in_plain_notation, notation_advice
-from sacristan.ingredients.datasets.csv_cells import GAPS_OF_PANDAS
+from sacristan.ingredients.datasets.csv_cells import GAPS_OF_PANDAS, in_plain_notation, notation_advice
 from sacristan.ingredients.datasets.source_checks import exact_floats
 from sacristan.ingredients.errors import DataError
 

@@ -9,15 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of
-from sacristan.ingredients.checkpoints.weights import find_weights, read_weights
+from sacristan.ingredients.checkpoints.files import find_weights, load_checkpoint, preparation_of, read_weights
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.transforms import shape_after
-from sacristan.ingredients.deployment.prepared import Prepared
+from sacristan.ingredients.deployment.formats import Prepared
 from sacristan.ingredients.errors import CheckpointError, ModelError
 from sacristan.ingredients.losses.building import reading
-from sacristan.ingredients.models.building import build_model
-from sacristan.ingredients.models.weights import load_weights_into
+from sacristan.ingredients.models.building import build_model, load_weights_into
 from sacristan.observers.file.recorded_values import read_back
 
 __all__ = ["load_network", "load_trained"]

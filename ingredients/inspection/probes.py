@@ -1,24 +1,34 @@
-"""`Probe`: hooks on modules of a model that keep their inputs, outputs and gradients, and summarise them.
+"""What the modules of a model compute: probes of a training, one batch as a table and a picture, and a summary.
+
+`Probe` has hooks that keep inputs, outputs and gradients. `look` passes one batch forward and backward. `summarize`
+lists output shapes, parameters, operations and memory of each layer.
 
 Shapes: B samples in a batch, C channels, F features, T places in a sequence.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import fnmatch
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 from sacristan.configs.nearest import suggestion
-from sacristan.ingredients.datasets.structure import tensors_of
+from sacristan.ingredients.config.construct import require
+from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.models.compiled import plain_name
+from sacristan.ingredients.models.modules import evaluating, plain_name
 
-__all__ = ["Probe", "feature_maps", "matching"]
+__all__ = ["Probe", "Seen", "draw", "feature_maps", "look", "matching", "print_seen", "summarize"]
 
 # Values in a histogram, at most.
 _MOST_VALUES = 1 << 16
@@ -42,13 +52,6 @@ class Probe:
     If a module is called several times in a step, such as with several micro-batches, the last call counts. Hooks on
     the returned tensors see gradients, because hooks on modules would forbid changing these tensors in place. Calls
     without gradients, as in a validation, are not recorded.
-
-    Args:
-        what: Any of inputs, activations, gradients, weights, histograms, images.
-
-    Attributes:
-        outputs: The last output of each module, detached.
-        gradients: The gradients of the loss by the outputs; with float16 still scaled.
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module], what: Sequence[str]) -> None:
@@ -221,3 +224,185 @@ def _dead(tensor: Tensor) -> Tensor:
 def _some(tensor: Tensor) -> Tensor:
     values = tensor.reshape(-1)
     return values[:: -(-len(values) // _MOST_VALUES)] if len(values) > _MOST_VALUES else values
+
+
+# Rows of the picture.
+_MOST_DRAWN = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """Observations of a module."""
+
+    name: str
+    kind: str
+    output: Tensor
+    gradient: Tensor | None
+    figures: dict[str, float]
+    weight_norm: float | None
+    grad_norm: float | None
+
+
+def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Sequence[str] = ()) -> list[Seen]:
+    """Run a training-mode forward and backward pass on a batch, and return observations of modules, in order.
+
+    The model's gradients are cleared. Without `globs`, all leaf modules are observed.
+    """
+    modules = matching(model, globs or ["*"])
+    if not globs:
+        modules = {name: module for name, module in modules.items() if not any(module.children())}
+    model.train()
+    inputs, targets = batch
+    with Probe(model, modules, ["activations", "gradients"]) as probe:
+        loss(model(inputs), targets).backward()
+    figures: dict[str, dict[str, float]] = {name: {} for name in probe.outputs}
+    for what, value in probe.figures().items():
+        name, _, figure = what.rpartition("/")
+        figures.setdefault(name, {})[figure] = value
+    seen = []
+    for name, output in probe.outputs.items():
+        own = list(modules[name].parameters(recurse=False))
+        norms = _norm(own), _norm([parameter.grad for parameter in own if parameter.grad is not None])
+        seen.append(Seen(name, type(modules[name]).__name__, output, probe.gradients.get(name), figures[name], *norms))
+    model.zero_grad()
+    return seen
+
+
+def _norm(tensors: Sequence[Tensor]) -> float | None:
+    return float(torch.nn.utils.get_total_norm(tensors)) if tensors else None
+
+
+def print_seen(modules: Sequence[Seen]) -> None:
+    """Print a table of modules: output shape without the batch, statistics, gradients and weights."""
+    columns = ["layer", "type", "output", "mean", "std", "zeros", "dead", "gradient std", "weight norm", "its gradient"]
+    rows = []
+    for seen in modules:
+        shown = [seen.figures.get(f"output_{what}") for what in ("mean", "std", "zeros", "dead")]
+        shown += [seen.figures.get("gradient_std"), seen.weight_norm, seen.grad_norm]
+        shape = "x".join(map(str, seen.output.shape[1:]))
+        rows.append([seen.name, seen.kind, shape, *("" if value is None else f"{value:.3g}" for value in shown)])
+    print_table(columns, rows)
+
+
+def draw(modules: Sequence[Seen], path: Path) -> None:
+    """Draw the first 16 modules as a PNG: histograms of outputs and gradients, and feature maps of a sample."""
+    drawn = modules[:_MOST_DRAWN]
+    size = (9, 1.6 * len(drawn))
+    figure = require("matplotlib.figure", "plot", "drawing a probe").Figure(figsize=size, layout="constrained")
+    grid = figure.subplots(len(drawn), 3, squeeze=False)
+    for row, seen in zip(grid, drawn, strict=True):
+        for axes, values in zip(row, (seen.output, seen.gradient), strict=False):
+            if values is not None:
+                finite = values.flatten().float().cpu()
+                axes.hist(finite[finite.isfinite()].numpy(), bins=50, histtype="stepfilled")  # one shape, not 50
+            axes.tick_params(labelsize=6)
+            axes.locator_params(axis="x", nbins=4)
+            axes.set_yticks([])
+        row[0].set_ylabel(seen.name, fontsize=7)
+        row[2].axis("off")
+        if seen.output.ndim == 4:
+            row[2].imshow(feature_maps(seen.output[0]).numpy(), cmap="gray", vmin=0, vmax=1)
+    for axes, title in zip(grid[0], ("output", "gradient by the output", "feature maps"), strict=True):
+        axes.set_title(title, fontsize=8)
+    figure.savefig(path)
+
+
+def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype | None = None) -> dict[str, Any]:
+    """Run one sample of zeros through a model, and summarise its layers for `model.summary`.
+
+    The totals are `parameters`, `trainable`, `operations`, `parameter_bytes` (with buffers) and `output_bytes`.
+    `layers` has a row for each module that is a leaf, or has parameters or operations besides those of its children:
+    name, type, output shape without the batch, parameters (shared ones once), operations and output bytes. Operations
+    are floating-point operations of one forward sample, as `torch.utils.flop_counter` counts them (a multiply and an
+    add are two). Output bytes are those of leaf modules, roughly what training keeps for the backward pass.
+    """
+    shapes: dict[str, list[int]] = {}
+    sizes: dict[str, int] = {}
+    handles = [
+        module.register_forward_hook(_shape_recorder(shapes, None if any(module.children()) else sizes, name))
+        for name, module in model.named_modules()
+    ]
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    inputs = torch.zeros(1, *input_shape, dtype=dtype, device=device)
+    try:
+        with torch.no_grad(), evaluating(model), _countable(model), FlopCounterMode(display=False) as counter:
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    kept = [*model.parameters(), *model.buffers()]
+    return {
+        "layers": _layers(model, shapes, sizes, counter),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "trainable": sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad),
+        "operations": counter.get_total_flops(),
+        "parameter_bytes": sum(tensor.numel() * tensor.element_size() for tensor in kept),
+        "output_bytes": sum(sizes.values()),
+    }
+
+
+@contextlib.contextmanager
+def _countable(model: nn.Module) -> Iterator[None]:
+    """Compute attention and recurrent layers by matrix products, which the counter supports, not fused kernels."""
+    has_recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    libraries: list[Any] = [torch.backends.mkldnn, torch.backends.cudnn] if has_recurrent else []
+    before = [library.enabled for library in libraries]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        for library in libraries:
+            library.enabled = False
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+def _shape_recorder(shapes: dict[str, list[int]], sizes: dict[str, int] | None, name: str) -> Any:
+    def record(module: nn.Module, inputs: Any, output: Any) -> None:
+        shapes[name] = list(output.shape[1:]) if isinstance(output, Tensor) else []
+        if sizes is not None:
+            sizes[name] = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(output))
+
+    return record
+
+
+def _layers(
+    model: nn.Module,
+    shapes: dict[str, list[int]],
+    sizes: dict[str, int],
+    counter: FlopCounterMode,
+) -> list[dict[str, Any]]:
+    operations = _own_operations(counter, type(model).__name__, shapes)
+    seen: set[int] = set()
+    layers = []
+    for name, module in model.named_modules():
+        own = [parameter for parameter in module.parameters(recurse=False) if id(parameter) not in seen]
+        seen.update(map(id, own))
+        if own or operations.get(name) or name in sizes:
+            row = {
+                "name": name or "(model)",
+                "type": type(module).__name__,
+                "output": shapes.get(name, []),
+                "parameters": sum(map(Tensor.numel, own)),
+                "operations": operations.get(name, 0),
+                "output_bytes": sizes.get(name, 0),
+            }
+            layers.append(row)
+    return layers
+
+
+def _own_operations(counter: FlopCounterMode, root: str, called: Collection[str]) -> dict[str, int]:
+    """Return the operations of each called module, without those of the modules that it called."""
+    counts = counter.get_flop_counts()
+    totals = {name: sum(counts.get(f"{root}.{name}" if name else root, {}).values()) for name in called}
+    own = dict(totals)
+    for name, total in totals.items():
+        caller = name.rpartition(".")[0]
+        while caller and caller not in totals:
+            caller = caller.rpartition(".")[0]
+        if name and caller in totals:
+            own[caller] -= total
+    return own

@@ -25,12 +25,7 @@ _MOST_OPERATIONS = 10
 
 @dataclasses.dataclass(frozen=True)
 class Profiled:
-    """The result of a profile.
-
-    Attributes:
-        seconds: Seconds of all steps, by phase.
-        operations: Name, calls and milliseconds of the slowest operations, without those that they call.
-    """
+    """The result of a profile."""
 
     steps: int
     seconds: dict[str, float]
@@ -59,12 +54,7 @@ class Profiled:
 
 
 class StepProfile:
-    """Times the phases of steps between `begin` and `end`.
-
-    Args:
-        task: Its method `loss` is the forward pass.
-        amp: Its methods `backward` and `step` are the other phases.
-    """
+    """Times the phases of steps between `begin` and `end`."""
 
     def __init__(self, task: Any, amp: Any, device: torch.device) -> None:
         self._task = task

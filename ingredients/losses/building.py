@@ -17,10 +17,16 @@ from sacristan.ingredients.config.construct import build, check_options, import_
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.errors import LossError
-from sacristan.ingredients.losses.averaging import Averaging, averaging_of, measured_averaging, normalizer
 from sacristan.ingredients.losses.measures import Measures
-from sacristan.ingredients.losses.modules import LOSSES, WeightedLosses
-from sacristan.ingredients.models.modes import evaluating
+from sacristan.ingredients.losses.modules import (
+    LOSSES,
+    Averaging,
+    WeightedLosses,
+    averaging_of,
+    measured_averaging,
+    normalizer,
+)
+from sacristan.ingredients.models.modules import evaluating
 from sacristan.ingredients.models.tuned import uncompiled
 
 __all__ = [

@@ -15,9 +15,9 @@ from torch import nn
 
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.errors import ModelError
-from sacristan.ingredients.models.compiled import plain_name
+from sacristan.ingredients.models.modules import plain_name
 
-__all__ = ["Freezing", "check_globs", "check_unfreeze", "freezings_of", "is_held_in_eval", "matches", "will_train"]
+__all__ = ["Freezing", "check_globs", "check_unfreeze", "freezings_of", "matches", "will_train"]
 
 # Attribute of a frozen parameter that is trained from a later epoch on.
 _MARK = "_trained_later"
@@ -91,11 +91,6 @@ class Freezing:
 def freezings_of(model: nn.Module) -> list[Freezing]:
     """Return the `Freezing` of a model and of models in it, if parts of them are unfrozen later."""
     return [module.__dict__[_FREEZING] for module in model.modules() if _FREEZING in module.__dict__]
-
-
-def is_held_in_eval(module: nn.Module) -> bool:
-    """Return whether a module is kept in evaluation mode."""
-    return "train" in module.__dict__
 
 
 def will_train(parameter: nn.Parameter) -> bool:

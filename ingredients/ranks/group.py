@@ -11,8 +11,7 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sacristan.ingredients.ranks.notices import Notices
-from sacristan.ingredients.ranks.world import World
+from sacristan.ingredients.ranks.world import Notices, World
 
 if TYPE_CHECKING:
     import torch
@@ -111,11 +110,7 @@ class Ranks:
         return summed if isinstance(value, torch.Tensor) else summed.item()
 
     def have_same(self, digest: bytes) -> bool:
-        """Tell whether all ranks pass the same digest; ranks wait for each other.
-
-        Args:
-            digest: At least seven bytes.
-        """
+        """Tell whether all ranks pass the same digest; ranks wait for each other."""
         import torch
         import torch.distributed as dist
 

@@ -1,18 +1,29 @@
-"""Rank of this process, from the environment that `torchrun` or `srun` sets. Torch is not imported for it."""
+"""Ranks of one launch: this process's, from the environment of `torchrun` or `srun`, and messages between them.
+
+Torch is not imported for it. `Notices` are exchanged beside the training: the config, the record, and how each rank
+ended. They are kept in the store through which ranks connect, at MASTER_ADDR:MASTER_PORT or `World.meeting`. A rank
+that waits for a notice also checks for ranks that have ended, so none waits for a dead one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import datetime
 import hashlib
+import json
 import os
 import re
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients.errors import ConfigError, RankError
+from sacristan.observers.record.identity import start_of
 
-__all__ = ["World", "world_of"]
+__all__ = ["Notices", "World", "world_of"]
 
 # Variables that torch reads to connect processes; `torchrun` sets them, and so may any other launcher.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -123,3 +134,222 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     except ValueError as error:
         by = "srun" if name.startswith("SLURM") else "torchrun"
         raise ConfigError(f"{name}: got {text!r}, expected a number; start the processes with {by}") from error
+
+
+_POLL_S = 0.02
+# Seconds that a rank waits for the reason why others ended.
+_REASON_S = 5.0
+# Seconds between two checks whether another rank has failed.
+_WATCH_S = 0.5
+# Seconds between the end of a store and that of its process.
+_GOING_S = 0.5
+# Seconds that ranks wait for each other to connect.
+_MEET_S = 300.0
+# States of an ended rank that end the others, too.
+_BAD = ("FAILED", "INTERRUPTED")
+
+
+class Notices:
+    """The notices of a launch; `RankError` if the ranks cannot connect."""
+
+    def __init__(self, world: World) -> None:
+        import torch.distributed as dist
+
+        self.world = world
+        where = f"tcp://{world.meeting}?rank={world.rank}&world_size={world.size}" if world.meeting else "env://"
+        try:
+            timeout = datetime.timedelta(seconds=_MEET_S)
+            store, _, _ = next(dist.rendezvous(where, timeout=timeout))
+        except (RuntimeError, ValueError) as error:
+            at = world.meeting or " and ".join(f"{name}={os.environ[name]}" for name in ("MASTER_ADDR", "MASTER_PORT"))
+            raise RankError(
+                f"rank {world.rank}: cannot meet the others at {at} ({str(error).splitlines()[0]}){world.way_out}"
+            ) from error
+        # A launcher may keep its store, with its content, when it restarts its processes.
+        self.store = dist.PrefixStore(f"attempt/{world.restarts}", store)
+        self._notices = dist.PrefixStore("sacristan", self.store)
+        self._people: dict[int, dict[str, Any]] = {}
+        self._has_ended = False
+        # Whether the store is gone.
+        self._is_alone = False
+        # The error of the first rank that failed.
+        self._known: RankError | None = None
+        self._has_left = threading.Event()
+        self._watching: threading.Thread | None = None
+        self.put(f"here/{world.rank}", _me())
+
+    def put(self, name: str, value: Any) -> None:
+        """Post a notice with a JSON value, which stays in the store until another of the same name replaces it."""
+        self._notices.set(name, json.dumps(value))
+
+    def take(self, name: str, timeout_s: float | None = None) -> Any:
+        """Wait for a notice, and return it; without `timeout_s`, for as long as all ranks live.
+
+        Raises `RankError` if a rank has ended meanwhile, or the time is up.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        looked = time.monotonic()
+        while not self._check(name):
+            if time.monotonic() - looked > 10 * _POLL_S:  # not each time: it queries every rank
+                error = self.ended()
+                if error is not None:
+                    raise error
+                looked = time.monotonic()
+            if until is not None and time.monotonic() > until:
+                raise RankError(f"rank {self.world.rank}: waited {timeout_s:g} s for another rank ({name})")
+            time.sleep(_POLL_S)
+        return json.loads(self._notices.get(name))
+
+    def _check(self, name: str) -> bool:
+        try:
+            return self._notices.check([name])
+        except RuntimeError as error:
+            raise RankError("rank 0, or the launcher, is gone: its store does not answer") from error
+
+    def know_all(self) -> None:
+        """Remember host and pid of the other ranks, for when the store is gone."""
+        for rank in range(self.world.size):
+            self._person(rank)
+
+    # ------------------------------------------------------------------ how ranks end
+
+    def tell_end(self, status: str, reason: str) -> None:
+        """Post how this rank ends; only the first call counts. FAILED and INTERRUPTED end the other ranks."""
+        if not self._has_ended:
+            self._has_ended = True
+            end = {"status": status, "reason": reason}
+            with contextlib.suppress(RuntimeError):  # the store may be gone
+                self.put(f"end/{self.world.rank}", end)
+                if status in _BAD and not self._notices.check(["failed"]):
+                    self.put("failed", {**end, "rank": self.world.rank})
+
+    def watch(self) -> None:
+        """Watch in a thread whether another rank has failed: the store may end with rank 0."""
+        self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
+        self._watching.start()
+
+    def _watch(self) -> None:
+        while self._known is None and not self._is_alone and not self._has_left.wait(_WATCH_S):
+            self._known = self._failed()
+        if self._has_left.is_set():
+            return
+        self._known = self._known or (self._gone() if self._is_alone else None)
+        if self._known is not None:
+            with contextlib.suppress(RuntimeError):
+                self.put(f"knows/{self.world.rank}", True)
+            if self._known.status == "FAILED":
+                _abort_collectives()
+
+    def check(self) -> None:
+        """Raise the error of a rank that is known to have failed, without a query.
+
+        A signal is no error here: all ranks know of it after the same step, and save their state.
+        """
+        if self._known is not None and self._known.status == "FAILED":
+            raise self._known
+
+    def leave(self, *, well: bool) -> None:
+        """Stop watching. If the store ends with this rank, first wait some seconds until the others know why."""
+        if not well and self.world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            until = time.monotonic() + _REASON_S
+            others = range(1, self.world.size)
+            while time.monotonic() < until and not all(map(self._knows, others)):
+                time.sleep(_POLL_S)
+        self._has_left.set()
+        if self._watching is not None:
+            self._watching.join()
+
+    def _knows(self, rank: int) -> bool:
+        return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
+
+    def ended(self) -> RankError | None:
+        """Return the error of a rank that has failed, or is gone without a notice; None if there is none.
+
+        Only ranks of the same node can see that a process is gone. Ranks that ended normally, or because of another
+        one, do not count.
+        """
+        if self._known is not None:
+            return self._known
+        for rank in self._others():
+            end = self._read(f"end/{rank}")
+            if end is not None and end["status"] in _BAD:
+                return self._error_of(rank, end)
+        return self._gone()
+
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.world.size) if rank != self.world.rank]
+
+    def _failed(self) -> RankError | None:
+        """Return the result of `ended` with a single query of the store."""
+        end = self._read("failed")
+        if end is not None and end["rank"] != self.world.rank:
+            return self._error_of(end["rank"], end)
+        return self._gone()
+
+    def _gone(self) -> RankError | None:
+        """Return the error of a rank of this node that is gone without a notice."""
+        for rank in self._others():
+            if self._is_gone(rank) and self._read(f"end/{rank}") is None:
+                return RankError(
+                    f"{self._name(rank)} is gone without a word: it was killed (kill -9, or out of memory), or crashed",
+                    rank,
+                )
+        return None
+
+    def _error_of(self, rank: int, end: dict[str, Any]) -> RankError:
+        return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
+
+    def reason(self) -> RankError | None:
+        """Wait some seconds for an error from `ended`; None if there is none."""
+        error, until = self.ended(), time.monotonic() + (_GOING_S if self._is_alone else _REASON_S)
+        while error is None and time.monotonic() < until:
+            time.sleep(_POLL_S)
+            error = self.ended()
+        return error
+
+    def _read(self, name: str) -> Any:
+        if self._is_alone:
+            return None
+        try:
+            return json.loads(self._notices.get(name)) if self._notices.check([name]) else None
+        except RuntimeError:
+            self._is_alone = True
+            return None
+
+    def _person(self, rank: int) -> dict[str, Any] | None:
+        if rank not in self._people:
+            person = self._read(f"here/{rank}")
+            if person is None:
+                return None
+            self._people[rank] = person
+        return self._people[rank]
+
+    def _name(self, rank: int) -> str:
+        person = self._person(rank)
+        return f"rank {rank}" if person is None else f"rank {rank} (pid {person['pid']} on {person['host']})"
+
+    def _is_gone(self, rank: int) -> bool:
+        person = self._person(rank)
+        if person is None or person["host"] != socket.gethostname() or person["start"] is None:
+            return False
+        return start_of(person["pid"]) != person["start"]
+
+
+def _abort_collectives() -> None:
+    """Abort the collectives of NCCL, which would wait for a rank that is gone until the timeout.
+
+    An aborted collective returns as if it were done, with undefined results; see `Notices.check`.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized() and dist.group.WORLD is not None and "nccl" in dist.get_backend_config():
+        with contextlib.suppress(RuntimeError):
+            dist.group.WORLD.abort()
+
+
+def _me() -> dict[str, Any]:
+    return {"host": socket.gethostname(), "pid": os.getpid(), "start": start_of(os.getpid())}
+
+
+def _word(end: dict[str, Any]) -> str:
+    return f"was ended by {end['reason']}" if end["status"] == "INTERRUPTED" else f"failed: {end['reason']}"

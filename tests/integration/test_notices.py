@@ -15,7 +15,7 @@ import time
 
 from sacristan.ingredients.errors import RankError
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.notices import Notices
+from sacristan.ingredients.ranks.world import Notices
 from sacristan.ingredients.ranks.world import world_of
 
 world = world_of(os.environ)

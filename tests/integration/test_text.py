@@ -8,7 +8,7 @@ import torch
 
 from sacristan.experiments import text
 from sacristan.ingredients import ModelError
-from sacristan.ingredients.datasets.vocabulary import Vocabulary
+from sacristan.ingredients.datasets.fitted import Vocabulary
 from sacristan.observers import read_metrics
 
 RECIPE = str(Path(__file__).parents[2] / "configs" / "text.yaml")

@@ -65,10 +65,10 @@ FLOORS = [
     "ingredients.ranks",
     "ingredients.datasets",
     "ingredients.models",
-    "ingredients.checkpoints ingredients.inspection ingredients.losses",
+    "ingredients.checkpoints ingredients.losses",
     "ingredients.deployment",
     "ingredients.precision",
-    "ingredients.tuning",
+    "ingredients.inspection",
     "ingredients.composed",
     "ingredients.amp ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed"
     " ingredients.exporting ingredients.loss ingredients.metrics ingredients.model ingredients.optimizer"

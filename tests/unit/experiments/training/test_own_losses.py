@@ -18,8 +18,8 @@ from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights
 from sacristan.ingredients.config.seed import seed_globals
 from sacristan.ingredients.errors import CheckpointError, LossError, TrainingError
-from sacristan.ingredients.losses.averaging import averaging_of
 from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses.modules import averaging_of
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.scheduler import build_schedule

@@ -11,7 +11,7 @@ from torch import nn
 
 from sacristan.experiments.training.loop import fit
 from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.datasets.sampling import shuffled
+from sacristan.ingredients.datasets.epochs import shuffled
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from tests import zoo

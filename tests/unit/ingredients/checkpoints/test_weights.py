@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.checkpoints.files import save_checkpoint
-from sacristan.ingredients.checkpoints.weights import find_weights, parse_run, read_weights
+from sacristan.ingredients.checkpoints.files import find_weights, parse_run, read_weights, save_checkpoint
 from sacristan.ingredients.errors import CheckpointError, MissingDependencyError
 
 

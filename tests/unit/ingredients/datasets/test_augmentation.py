@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sacristan.ingredients.datasets.augmentation import _rotate, augment
+from sacristan.ingredients.datasets.transforms import _rotate, augment
 
 NONE = {"flip": False, "crop": 0, "rotate": 0.0}
 EACH = [{"flip": True}, {"crop": 3}, {"rotate": 25.0}, {"flip": True, "crop": 2, "rotate": 10.0}]

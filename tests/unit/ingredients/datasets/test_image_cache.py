@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from sacristan.ingredients.data import ingredient
-from sacristan.ingredients.datasets import image_cache, image_folder
+from sacristan.ingredients.datasets import image_folder
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare
 from sacristan.ingredients.datasets.sources import load_source
@@ -35,7 +35,7 @@ def animals(tmp_path):
 def cache(tmp_path, monkeypatch):
     """A folder for the cache, for files that changed just now, too."""
     monkeypatch.setenv("SACRISTAN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(image_cache, "_SETTLED_NS", 0)
+    monkeypatch.setattr(image_folder, "_SETTLED_NS", 0)
     return tmp_path / "cache"
 
 
@@ -104,7 +104,7 @@ def test_images_that_changed_are_read_again_though_size_and_time_are_put_back(an
 
 
 def test_images_that_changed_within_the_last_seconds_are_not_known(animals, cache, looks, monkeypatch):
-    monkeypatch.setattr(image_cache, "_SETTLED_NS", 10**12)
+    monkeypatch.setattr(image_folder, "_SETTLED_NS", 10**12)
     prepared(animals)
     looks["facts"].clear()
     prepared(animals)
@@ -211,7 +211,7 @@ def test_cache_is_bounded_and_those_not_used_for_longest_go(animals, cache, tmp_
         os.utime(newest, (number, number))
     size = sum(file.stat().st_size for file in cache.iterdir())
     oldest = min(cache.iterdir(), key=lambda file: file.stat().st_mtime)
-    monkeypatch.setattr(image_cache, "_MAX_BYTES", size + size // 6)
+    monkeypatch.setattr(image_folder, "_MAX_BYTES", size + size // 6)
     prepared(animals)
     assert oldest not in set(cache.iterdir())
     assert len(set(cache.iterdir())) == 3

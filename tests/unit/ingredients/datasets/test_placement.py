@@ -9,12 +9,12 @@ from PIL import Image
 
 from sacristan.configs import Map
 from sacristan.ingredients.data import ingredient, load
-from sacristan.ingredients.datasets import placement
+from sacristan.ingredients.datasets import batches
 from sacristan.ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
 from sacristan.ingredients.datasets.samples import Source, as_samples
-from sacristan.ingredients.datasets.structure import tensors_of
 from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
@@ -105,15 +105,15 @@ def test_structures_say_where_they_lie(name, line):
 
 
 def test_data_that_do_not_fit_are_read_by_workers_unless_memory_is_asked_for(monkeypatch):
-    monkeypatch.setattr(placement, "_SMALL", 0)
-    monkeypatch.setattr(placement, "free_bytes", lambda device: 2 * (BYTES.nbytes + LABELS.nbytes) - 1)
+    monkeypatch.setattr(batches, "_SMALL", 0)
+    monkeypatch.setattr(batches, "free_bytes", lambda device: 2 * (BYTES.nbytes + LABELS.nbytes) - 1)
     read, kept = made(source(), num_workers=2), made(source(), in_memory=True)
     assert [type(data.train) for data in (read, kept)] == [LoaderBatches, TensorBatches]
     assert read.placement == "read by 2 workers, as 0.0 MiB are more than half of the free memory"
 
 
 def test_memory_of_the_machine_is_told():
-    assert placement.free_bytes(CPU) > 2**20
+    assert batches.free_bytes(CPU) > 2**20
 
 
 def test_images_of_a_folder_lie_in_memory_if_asked_for(tmp_path):

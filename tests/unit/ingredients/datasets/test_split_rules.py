@@ -121,7 +121,7 @@ def test_groups_of_a_seed_stay_what_they_were():
 
 
 def test_many_classes_in_many_groups_are_balanced_by_their_number_of_samples(monkeypatch):
-    monkeypatch.setattr("sacristan.ingredients.datasets.cutting._MAX_COUNTS", 10)
+    monkeypatch.setattr("sacristan.ingredients.datasets.split_rules._MAX_COUNTS", 10)
     parts = drawn(np.arange(100) // 4, np.arange(100) % 10, split="group:g")
     assert_whole(parts, 100)
     assert len(parts["test"]) in (12, 16)

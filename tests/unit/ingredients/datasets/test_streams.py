@@ -16,11 +16,11 @@ from sacristan.ingredients.config.seed import KeptStream, global_stream
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.description import describe
+from sacristan.ingredients.datasets.item_files import TarShards, decode
+from sacristan.ingredients.datasets.loading import StreamBatches
 from sacristan.ingredients.datasets.preparation import prepare_alike
 from sacristan.ingredients.datasets.sources import kind_of, load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
-from sacristan.ingredients.datasets.streaming import StreamBatches
-from sacristan.ingredients.datasets.tar_shards import TarShards, decode
 from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()

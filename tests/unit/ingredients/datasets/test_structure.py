@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import pack_sequence
 
-from sacristan.ingredients.datasets.structure import map_tensors, num_samples, tensors_of, to_device
+from sacristan.ingredients.datasets.collating import map_tensors, num_samples, tensors_of, to_device
 
 Pair = namedtuple("Pair", "first second")
 

@@ -10,12 +10,11 @@ from torch.utils.data import Dataset
 from sacristan.configs import Map
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import LoaderBatches, StructureBatches, make_batches
-from sacristan.ingredients.datasets.collating import IGNORED, Padded
+from sacristan.ingredients.datasets.collating import IGNORED, Padded, tensors_of
 from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import Source
-from sacristan.ingredients.datasets.structure import tensors_of
 from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()

@@ -12,8 +12,8 @@ from sacristan.ingredients.datasets.samples import from_arrays
 from sacristan.ingredients.datasets.source_checks import warn_of_merged
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.errors import DataError, ModelError
+from sacristan.ingredients.inspection.probes import summarize
 from sacristan.ingredients.models.building import build_model
-from sacristan.ingredients.models.summarizing import summarize
 
 DEFAULTS = ingredient.configurations[0]()
 WORDS = np.arange(80).reshape(40, 2) % 7

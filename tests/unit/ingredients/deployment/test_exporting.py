@@ -11,8 +11,7 @@ from torch import nn
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.datasets.table_columns import TableColumns
-from sacristan.ingredients.deployment.exporting import check_path, compare, describe, export
-from sacristan.ingredients.deployment.formats import read_metadata
+from sacristan.ingredients.deployment.formats import check_path, compare, describe, export, read_metadata
 from sacristan.ingredients.errors import DataError, ModelError
 from sacristan.ingredients.models.networks import ViT
 

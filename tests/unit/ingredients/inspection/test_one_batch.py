@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.inspection.one_batch import draw, look, print_seen
-from sacristan.ingredients.inspection.probes import feature_maps
+from sacristan.ingredients.inspection.probes import draw, feature_maps, look, print_seen
 
 
 @pytest.fixture

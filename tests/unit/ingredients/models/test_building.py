@@ -10,9 +10,8 @@ from torch import nn
 
 from sacristan.configs.installation import install_command
 from sacristan.ingredients.errors import ConfigError, MissingDependencyError, ModelError
-from sacristan.ingredients.models.building import build_model
-from sacristan.ingredients.models.initialising import initialize
-from sacristan.ingredients.models.summarizing import summarize
+from sacristan.ingredients.inspection.probes import summarize
+from sacristan.ingredients.models.building import build_model, initialize
 
 IMAGE = (1, 8, 8)
 

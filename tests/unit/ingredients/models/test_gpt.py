@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sacristan.ingredients.models.gpt import GPT, continue_tokens
+from sacristan.ingredients.models.networks import GPT, continue_tokens
 
 
 def test_scores_each_next_token_from_earlier_ones_alone():

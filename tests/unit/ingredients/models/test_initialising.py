@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients.errors import ConfigError, ModelError
-from sacristan.ingredients.models.initialising import check_init, initialize
+from sacristan.ingredients.models.building import check_init, initialize
 
 
 class Net(nn.Module):

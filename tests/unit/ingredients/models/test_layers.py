@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.models.layers import layers_of
+from sacristan.ingredients.models.modules import layers_of
 from sacristan.ingredients.models.networks import CNN, MLP, ViT
 
 

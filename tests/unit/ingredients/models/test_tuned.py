@@ -9,7 +9,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from sacristan.ingredients.errors import ConfigError, ModelError
-from sacristan.ingredients.models.compiled import plain_state_dict
+from sacristan.ingredients.models.modules import plain_state_dict
 from sacristan.ingredients.models.networks import CNN
 from sacristan.ingredients.models.tuned import cast, check_compile, tune, uncompiled
 

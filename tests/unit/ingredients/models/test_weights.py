@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients.errors import ModelError
-from sacristan.ingredients.models.weights import load_weights_into, rename
+from sacristan.ingredients.models.building import load_weights_into, rename
 
 
 def make(num_classes=3, seed=0):

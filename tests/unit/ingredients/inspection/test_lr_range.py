@@ -9,9 +9,9 @@ from torch import nn
 
 from sacristan.ingredients.datasets.batches import TensorBatches
 from sacristan.ingredients.errors import OptimizerError
+from sacristan.ingredients.inspection.searches import LrRange, draw_range, print_range, step, try_rates
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
-from sacristan.ingredients.tuning.lr_range import LrRange, draw, print_range, step, try_rates
 
 CPU = torch.device("cpu")
 
@@ -115,5 +115,5 @@ def test_what_cannot_be_tried_is_refused(optimizer, scale, message):
 
 def test_picture_is_a_png(tmp_path):
     pytest.importorskip("matplotlib")
-    draw(LrRange([1e-3, 1e-2, 1e-1, 1.0, 10.0], [5.0, 4.0, 2.0, 1.0, 3.0], False), tmp_path / "range.png")
+    draw_range(LrRange([1e-3, 1e-2, 1e-1, 1.0, 10.0], [5.0, 4.0, 2.0, 1.0, 3.0], False), tmp_path / "range.png")
     assert (tmp_path / "range.png").read_bytes().startswith(b"\x89PNG")

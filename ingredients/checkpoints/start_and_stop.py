@@ -1,32 +1,29 @@
-"""`StateFinder`: finds the state that a training begins at, among its own states and that of another run."""
+"""The state that a training begins at, and its end after a whole step once a signal asked for it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sacristan.ingredients.checkpoints.files import check_weights, complete_config, load_checkpoint, split_of
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder, best_epoch
 from sacristan.ingredients.checkpoints.training_state import check_whole
 from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.ranks.group import ALONE
 
-__all__ = ["StateFinder", "data_fingerprint"]
+__all__ = ["LOADER_ERRORS", "StateFinder", "Stopping", "data_fingerprint"]
 
 _log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
 class StateFinder:
-    """Finds a state, and checks that it is of this run, its data and its split.
-
-    Args:
-        split: The split of the run's data; None if it is not known.
-        legacy_defaults: What settings meant before they existed, for states of other runs.
-    """
+    """Finds a state, and checks that it is of this run, its data and its split."""
 
     files: CheckpointFolder
     config: Mapping[str, Any]
@@ -135,3 +132,69 @@ def data_fingerprint(record: Any) -> str | None:
     """Return the fingerprint of the data of a run, `experiments.LabRun`, if its ingredient noted one."""
     data = None if record is None else record.info.get("data")
     return data.get("fingerprint") if isinstance(data, Mapping) else None
+
+
+T = TypeVar("T")
+# Errors of a loader whose workers were ended from outside: it says so, or their shared memory is gone.
+LOADER_ERRORS = (RuntimeError, OSError, EOFError)
+
+
+class Stopping:
+    """The signal that a run holds back until its training has saved a state."""
+
+    def __init__(self, record: Any) -> None:
+        self.ranks = ALONE
+        self._record = record
+        self._has_agreed = False
+
+    @property
+    def is_asked(self) -> bool:
+        """True if a signal asked the training to end, and all ranks know."""
+        return self._has_agreed if self.ranks.size > 1 else bool(self._own_signal())
+
+    def deferred(self) -> contextlib.AbstractContextManager[None]:
+        """Hold signals back inside the block."""
+        return contextlib.nullcontext() if self._record is None else self._record.signals_deferred()
+
+    def poll(self) -> bool:
+        """Return `is_asked` after a step, when ranks exchange whether a signal has come; does not wait."""
+        if self.ranks.size > 1:
+            self._hold_back(self.ranks.poll(self._own_signal()))
+        return self.is_asked
+
+    def agree(self) -> None:
+        """Inform all ranks of a signal that one of them held back; they wait for each other."""
+        if self.ranks.size > 1 and not self._has_agreed:
+            self._hold_back(self.ranks.agree(self._own_signal()))
+
+    def stop_if_asked(self, saved_step: int | None) -> None:
+        """End the run if a signal arrived; `saved_step` is the step of the last saved state, None if there is none."""
+        if self._record is not None and self.is_asked:
+            self._record.stop(saved_step)
+
+    def until_asked(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items; stop if getting one fails after a signal asked the run to end.
+
+        A signal to all processes of a job ends the workers of a loader, too.
+        """
+        iterator = iter(items)
+        while True:
+            held = []
+            try:
+                held.append(next(iterator))
+            except StopIteration:
+                return
+            except LOADER_ERRORS:
+                if self.is_asked:
+                    return
+                raise
+            # Keeps no reference to the item: the next one takes its memory.
+            yield held.pop()
+
+    def _own_signal(self) -> int:
+        return 0 if self._record is None else self._record.stopping or 0
+
+    def _hold_back(self, number: int) -> None:
+        if number and self._record is not None:
+            self._has_agreed = True
+            self._record.hold_back(number)

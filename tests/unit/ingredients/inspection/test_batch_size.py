@@ -8,18 +8,18 @@ from torch import nn
 
 from sacristan.ingredients.datasets.batches import TensorBatches
 from sacristan.ingredients.errors import DeviceError
-from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
-from sacristan.ingredients.tuning.batch_size import (
+from sacristan.ingredients.inspection.searches import (
     BatchSizes,
     Tried,
     batch_of,
-    draw,
+    draw_sizes,
     is_out_of_memory,
     largest,
     largest_batch,
     print_sizes,
 )
+from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 8, 100])
@@ -111,5 +111,5 @@ def test_sizes_are_printed_and_drawn(capsys, tmp_path):
         ["2", "2.0", "2,000"],
         ["4", "does", "not", "fit"],
     ]
-    draw(found, tmp_path / "batch_size.png")
+    draw_sizes(found, tmp_path / "batch_size.png")
     assert (tmp_path / "batch_size.png").read_bytes().startswith(b"\x89PNG")

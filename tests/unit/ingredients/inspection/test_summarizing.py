@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.models.summarizing import summarize
+from sacristan.ingredients.inspection.probes import summarize
 
 # VGG-16, with a sixteenth of its channels; Simonyan and Zisserman 2015, https://arxiv.org/abs/1409.1556
 VGG = [4, 4, "pool", 8, 8, "pool", *[16] * 3, "pool", *[32] * 3, "pool", *[32] * 3, "pool"]

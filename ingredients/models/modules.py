@@ -1,0 +1,303 @@
+"""What the lab asks of any module: plain names, modes, layers, features; and batch normalisation over ranks.
+
+Plain names lack `_orig_mod.`, which `torch.compile` adds. `SyncedBatchNorm` normalises with the statistics of all
+ranks, like torch's SyncBatchNorm on GPUs, on the CPU; ranks may have shares of different sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.errors import ModelError
+
+__all__ = [
+    "NORMS",
+    "FeatureExtractor",
+    "SyncedBatchNorm",
+    "evaluating",
+    "evaluation_weights",
+    "is_held_in_eval",
+    "layers_of",
+    "load_plain_state_dict",
+    "make_feature_extractor",
+    "plain_name",
+    "plain_names",
+    "plain_state_dict",
+    "switching",
+    "sync_batch_norms",
+]
+
+
+def plain_name(name: str) -> str:
+    """Return the name of a parameter or module without the prefix of `torch.compile`."""
+    return name.replace("_orig_mod.", "")
+
+
+def plain_names(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a state dict with plain names, see `plain_name`, in the same order."""
+    return {plain_name(name): value for name, value in state.items()}
+
+
+def plain_state_dict(module: nn.Module) -> dict[str, Any]:
+    """Return the state dict of a module with plain names, see `plain_name`; `load_plain_state_dict` loads it."""
+    return plain_names(module.state_dict())
+
+
+def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
+    """Load a state dict into a module; either may be compiled."""
+    own = {plain_name(name): name for name in module.state_dict()}
+    module.load_state_dict({own.get(name, name): value for name, value in plain_names(state).items()}, strict=strict)
+
+
+@contextlib.contextmanager
+def evaluating(*roots: nn.Module) -> Iterator[None]:
+    """Put modules in evaluation mode inside the block, then restore the mode of each, and of each module in them.
+
+    Frozen layers, which are in evaluation mode during training, stay in it.
+    """
+    modes = [(module, module.training) for root in roots for module in root.modules()]
+    for root in roots:
+        root.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def switching(optimizers: Iterable[Any]) -> list[Any]:
+    """Return the optimizers with methods `train` and `eval`, which switch between two sets of weights.
+
+    Source: Defazio et al., The Road Less Scheduled, https://arxiv.org/abs/2405.15682
+    """
+    return [each for each in optimizers if all(callable(getattr(each, name, None)) for name in ("train", "eval"))]
+
+
+@contextlib.contextmanager
+def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
+    """Give a model its evaluation weights inside the block, then its training weights again, bit for bit.
+
+    The optimizers are in training mode; only `switching` ones change anything.
+    """
+    modal = switching(optimizers)
+    weights = [weight for each in modal for group in each.param_groups for weight in group["params"]]
+    with torch.no_grad():
+        kept = [weight.clone() for weight in weights]
+        for each in modal:
+            each.eval()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for each in modal:
+                each.train()
+            for weight, value in zip(weights, kept, strict=True):
+                weight.copy_(value)  # the way back is rounded
+
+
+# Normalisation layers; in a chain, they belong to the layer before.
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+_CHAINS = (nn.Sequential, nn.ModuleList)
+
+
+def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
+    """Return the layers of a model that have parameters, in order of registration, with the names of the parameters.
+
+    The model, chains (`nn.Sequential`, `nn.ModuleList`) and modules that contain a `nn.ModuleList` consist of layers;
+    every other module is one layer. Parameters outside of layers, such as positions, belong to the first.
+
+    Example:
+        network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
+        assert [name for name, _ in layers_of(network)] == ["0", "2"]
+    """
+    layers: list[tuple[str, list[str]]] = []
+    beside: list[str] = []
+    seen: set[int] = set()
+
+    def walk(name: str, module: nn.Module, *, is_root: bool = False) -> None:
+        if is_root or isinstance(module, _CHAINS) or _holds_list(module):
+            beside.extend(_new_names(name, module, seen, recurse=False))
+            for child_name, child in module.named_children():
+                walk(f"{name}.{child_name}".lstrip("."), child)
+            return
+        names = _new_names(name, module, seen, recurse=True)
+        if layers and isinstance(module, NORMS):
+            layers[-1][1].extend(names)
+        elif names:
+            layers.append((plain_name(name), names))
+
+    root = getattr(model, "_orig_mod", model)
+    walk("", root, is_root=True)
+    if not layers:
+        return [("", beside)] if beside else []
+    layers[0][1][:0] = beside
+    return layers
+
+
+def _holds_list(module: nn.Module) -> bool:
+    return any(isinstance(other, nn.ModuleList) for other in module.modules())
+
+
+def _new_names(prefix: str, module: nn.Module, seen: set[int], *, recurse: bool) -> list[str]:
+    """Return the plain names of parameters that are not in `seen`, and add these."""
+    names = []
+    for name, parameter in module.named_parameters(prefix, recurse=recurse):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            names.append(plain_name(name))
+    return names
+
+
+class FeatureExtractor(nn.Module):
+    """A model that returns the outputs of some of its layers by name.
+
+    The model is shared, not copied, and features have gradients. Its layers have hooks only during a call.
+
+    Args:
+        layers: Names of the features by the dotted names of layers.
+
+    Example:
+        features = make_feature_extractor(network, {"head": "scores"})
+        scores = features(torch.zeros(8, *batches.input_shape))["scores"]
+    """
+
+    def __init__(self, model: nn.Module, layers: Mapping[str, str]) -> None:
+        super().__init__()
+        self.model = model
+        self._layers = dict(layers)
+
+    def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """Call the model and return the features by name, in the order of `layers`.
+
+        A layer that is called several times gives its last output; one that is not called raises `ModelError`.
+        """
+        outputs: dict[str, Any] = {}
+        named = {plain_name(name): module for name, module in self.model.named_modules()}
+        with contextlib.ExitStack() as stack:
+            for layer, name in self._layers.items():
+                stack.callback(named[layer].register_forward_hook(_keeper(outputs, name)).remove)
+            self.model(*args, **kwargs)
+        missing = [layer for layer, name in self._layers.items() if name not in outputs]
+        if missing:
+            raise ModelError(f"features: the model did not call {', '.join(missing)} for this input")
+        return {name: outputs[name] for name in self._layers.values()}
+
+
+def make_feature_extractor(model: nn.Module, layers: Mapping[str, str]) -> FeatureExtractor:
+    """Return a module that returns the outputs of layers of `model`; see `FeatureExtractor`.
+
+    `layers` maps layer names, as `model.summary` shows them, to feature names: `{"body.2": "hidden", "head":
+    "scores"}`.
+    """
+    named = [plain_name(name) for name, _ in model.named_modules() if plain_name(name)]
+    for layer in layers:
+        if layer not in named:
+            hint = suggestion(layer, named, f"there are: {', '.join(named[:8])}, ...")
+            raise ModelError(f"features: {type(model).__name__} has no layer {layer!r}; {hint}")
+    if len(set(layers.values())) < len(layers):
+        raise ModelError(
+            f"features: got the names {', '.join(layers.values())}; expected a different one for each layer"
+        )
+    return FeatureExtractor(model, layers)
+
+
+def _keeper(outputs: dict[str, Any], name: str) -> Any:
+    def keep(module: nn.Module, args: Any, output: Any) -> None:
+        outputs[name] = output
+
+    return keep
+
+
+def is_held_in_eval(module: nn.Module) -> bool:
+    """Return whether a module is kept in evaluation mode."""
+    return "train" in module.__dict__
+
+
+def sync_batch_norms(module: nn.Module) -> nn.Module:
+    """Synchronise the batch normalisation of a module over all ranks, except frozen layers.
+
+    Layers are replaced in place and keep their parameters and buffers. Returns the module, or its replacement if it is
+    a normalisation layer itself.
+    """
+    if isinstance(module, _BatchNorm):
+        if is_held_in_eval(module):
+            return module
+        is_on_gpu = any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
+        return nn.SyncBatchNorm.convert_sync_batchnorm(module) if is_on_gpu else SyncedBatchNorm(module)
+    for name, child in module.named_children():
+        synced = sync_batch_norms(child)
+        if synced is not child:
+            setattr(module, name, synced)
+    return module
+
+
+class SyncedBatchNorm(_BatchNorm):
+    """Batch normalisation over the shares of all ranks: (B, C, ...) each, of any size."""
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+        self._parameters, self._buffers = norm._parameters, norm._buffers
+        self.train(norm.training)
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"expected at least 2 dimensions (batch, channels, ...), got {input.ndim}")
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Normalise this rank's share (B, C, ...); the variance is computed after the mean, which is more exact."""
+        self._check_input_dim(input)
+        if not self.training and self.running_mean is not None:
+            affine = self.weight, self.bias
+            return functional.batch_norm(input, self.running_mean, self.running_var, *affine, False, 0.0, self.eps)
+        others = [0, *range(2, input.ndim)]
+        shape = (1, -1, *(1 for _ in range(2, input.ndim)))
+        precise = input.float()
+        count = precise.new_tensor([precise.numel() / precise.shape[1]])
+        total = _total(torch.cat([precise.sum(others), count]))
+        mean, count = total[:-1] / total[-1], total[-1].detach()
+        centred = precise - mean.view(shape)
+        variance = _total(centred.square().sum(others)) / count
+        if self.training and self.running_mean is not None:
+            self._follow(mean.detach(), variance.detach() * count / (count - 1))
+        outputs = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.weight is not None:
+            outputs = outputs * self.weight.view(shape) + self.bias.view(shape)
+        return outputs.to(input.dtype)
+
+    @torch.no_grad()
+    def _follow(self, mean: Tensor, variance: Tensor) -> None:
+        """Update the running statistics as torch does, with unbiased variances."""
+        if self.num_batches_tracked is None or self.running_mean is None or self.running_var is None:
+            return
+        self.num_batches_tracked.add_(1)
+        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+
+class _Total(torch.autograd.Function):
+    """The sum of a tensor over ranks; its gradient is the sum of the gradients on all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+
+def _total(values: Tensor) -> Tensor:
+    return _Total.apply(values)

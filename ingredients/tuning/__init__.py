@@ -1,1 +1,0 @@
-"""Searches before a training: a learning rate, the largest batch. Without Sacred."""
