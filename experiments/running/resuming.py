@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 
+from sacristan.configs.map import abbreviated
 from sacristan.configs.slurm import job_id, requeue
 from sacristan.experiments.running.signals import SAVED_CODE, Terminated
 from sacristan.experiments.running.starting_state import check_start
@@ -50,6 +52,8 @@ _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"
 _REQUEUE = "checkpoint.requeue"
+# Runs that are searched for an unfinished one which lacks entries.
+_MOST_OLDER = 100
 # Statuses of runs that have nothing to resume, or that another process is working on.
 _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD", "COPYING", "REMOVING")
 
@@ -108,17 +112,13 @@ def folder_to_resume(
     setting = get_by_dotted_path(run.config, _SETTING)
     ignored = {_SETTING, _REQUEUE, *(name for name, target in aliases.items() if target == _SETTING)}
 
-    def newest(launch: str | None = None) -> Path | None:
-        criteria = _Criteria(run, ignored, legacy_defaults)
-        return next((found for folder in _folders(run) for found in _unfinished(folder, criteria, launch)), None)
-
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
-        found = newest(world.launch)
+        found = _newest(_folders(run), _Criteria(run, ignored, legacy_defaults), world.launch)
         if found is not None:
             _log.info("restart %d of the processes: resuming %s", world.restarts, found)
             return found
     if setting == "auto":
-        return _resumed_by_itself(run, newest)
+        return _resumed_by_itself(run, ignored, legacy_defaults)
     if setting is not None:
         _check_state(setting, run, has_ingredient=has_ingredient)
         _note_origin(run.meta_info, Path(setting))
@@ -130,14 +130,43 @@ def _folders(run: Any) -> list[Path]:
     return [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
 
 
-def _resumed_by_itself(run: Any, newest: Callable[[], Path | None]) -> Path | None:
+def _resumed_by_itself(run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> Path | None:
     """Return the unfinished run that `resume=auto` continues; None if there is none."""
-    if run.unobserved or not _folders(run):
+    folders = _folders(run)
+    if run.unobserved or not folders:
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
-    found = newest()
+    criteria = _Criteria(run, ignored, legacy_defaults)
+    found = _newest(folders, criteria)
     _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
+    if found is None:
+        _warn_of_older(folders, criteria)
     return found
+
+
+def _newest(folders: Sequence[Path], criteria: _Criteria, launch: str | None = None) -> Path | None:
+    return next((found for folder in folders for found in _unfinished(folder, criteria, launch)), None)
+
+
+def _warn_of_older(folders: Sequence[Path], criteria: _Criteria) -> None:
+    """Warn of an unfinished run that is not resumed as its record lacks entries, which were added since then."""
+    for folder in itertools.islice(itertools.chain.from_iterable(map(_runs_in, folders)), _MOST_OLDER):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            record = load_json(folder / RUN)
+            if not criteria.are_met_by(record) or _is_living(folder, record):
+                continue
+            if entries := criteria.lacked_by(folder / CONFIG):
+                names = [name.rpartition(".")[2] for name in entries]
+                _log.warning(
+                    "resume=auto: %s is unfinished, but recorded before there was %s. If these values are how it has "
+                    "behaved, write config.legacy(%s) below the scope, and it is resumed; `sacristan resume %s` "
+                    "resumes it in any case",
+                    folder,
+                    abbreviated([f"{name}={value!r}" for name, value in entries.items()], 5),
+                    ", ".join(f"{name}={value!r}" for name, value in zip(names[:2], entries.values(), strict=False)),
+                    folder.name,
+                )
+                return
 
 
 def _check_state(setting: str, run: Any, *, has_ingredient: bool) -> None:
@@ -189,6 +218,20 @@ class _Criteria:
             and get_by_dotted_path(self._legacy_defaults, name, missing) != value
         ]
 
+    def are_met_by(self, record: Mapping[str, Any]) -> bool:
+        """Return whether a recorded run is an unfinished one of this experiment, command and parent."""
+        parent = None if "started_from" in record["meta"] else record.get("parent")
+        # A run that another one has started, such as a reproduction, is resumed by that one's alone.
+        theirs = (record["experiment"]["name"], record["command"], parent)
+        return theirs == self.identity and record["status"] not in _NOT_UNFINISHED
+
+    def lacked_by(self, path: Path) -> dict[str, Any]:
+        """Return the entries of the run that a recorded config lacks, by dotted name; none if it differs otherwise."""
+        recorded = _with(completed(load_json(path), self._config, self._legacy_defaults), self._ignored, None)
+        theirs, mine = dict(iterate_flattened(recorded)), dict(iterate_flattened(self._config))
+        lacked = {name: value for name, value in mine.items() if name not in theirs}
+        return lacked if {**theirs, **lacked} == mine else {}
+
     def is_of(self, path: Path) -> bool:
         """Return whether a recorded config is that of the run; `OSError` or `ValueError` if it cannot be read."""
         # Its size, and the lines it must contain, rule out nearly all others without parsing.
@@ -204,12 +247,16 @@ class _Criteria:
         return json.dumps(recorded, sort_keys=True) == json.dumps(self._config, sort_keys=True)
 
 
+def _runs_in(base: Path) -> list[Path]:
+    """Return the folders of runs in a folder, newest first."""
+    entries = os.scandir(base) if base.is_dir() else ()
+    numbers = sorted(filter(None, (as_number(entry.name) for entry in entries)), reverse=True)
+    return [base / str(number) for number in numbers]
+
+
 def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> Iterator[Path]:
     """Yield the folders of unfinished runs that meet the criteria, newest first; with `launch`, only its own."""
-    if not base.is_dir():
-        return
-    numbers = sorted(filter(None, (as_number(entry.name) for entry in os.scandir(base))), reverse=True)
-    for folder in (base / str(number) for number in numbers):
+    for folder in _runs_in(base):
         try:
             record = _record_of(folder, criteria, launch)
             if record is None:
@@ -242,10 +289,7 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
     except (OSError, ValueError) as error:
         damage = error
     record = load_json(folder / RUN)
-    parent = None if "started_from" in record["meta"] else record.get("parent")
-    theirs = (record["experiment"]["name"], record["command"], parent)
-    # A run that another one has started, such as a reproduction, is resumed by that one's alone.
-    if theirs != criteria.identity or record["status"] in _NOT_UNFINISHED:
+    if not criteria.are_met_by(record):
         return None
     if launch is not None and record["meta"].get("ranks", {}).get("launch") != launch:
         return None

@@ -5,8 +5,10 @@ Shapes: B samples in a batch, K classes or labels, D target values.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 __all__ = [
+    "METRICS",
+    "LossMetric",
     "Meter",
     "OfLoss",
     "OfTask",
@@ -206,9 +210,64 @@ class Once(nn.Module):
             return getattr(self.model, name)
 
 
+@dataclasses.dataclass(frozen=True)
+class LossMetric:
+    """Metrics that follow from the outputs and targets of a pass through data, by the kind of a loss.
+
+    Attributes:
+        names: Their names.
+        kinds: The kinds of losses that have them, see `Loss.kind`.
+        sums: Returns what a batch adds to each sum, tensors of any shape, from the loss, outputs and targets.
+        values: Returns the values from the sums over all batches, one for each name.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    sums: Callable[[Loss, Tensor, Tensor], list[Tensor]]
+    values: Callable[..., tuple[Tensor | float, ...]]
+
+
+def _hits(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+    hits = loss.predict(outputs).eq(targets)
+    ignored = getattr(loss.module, "ignore_index", None)
+    if ignored is None or loss.kind != "classes":
+        return [_double(hits.sum()), on_device(hits.numel(), torch.int64, outputs.device)]
+    counted = targets.ne(ignored)
+    return [_double((hits & counted).sum()), counted.sum()]
+
+
+def _accuracy(hits: Tensor, count: Tensor) -> tuple[Tensor]:
+    return (hits / count,)
+
+
+def _errors(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """Return sums of errors and of targets, in the targets' own unit."""
+    scale = 1.0 if loss.target_std is None else loss.target_std
+    targets = _double(targets * scale)
+    errors = targets - _double(outputs.float() * scale)
+    count = on_device(targets.numel(), targets.dtype, targets.device)
+    return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
+
+
+def _fit(
+    absolute: Tensor, squared: Tensor, total: Tensor, squares: Tensor, count: Tensor
+) -> tuple[Tensor | float, Tensor, Tensor]:
+    """Return r2 over all outputs together, and the mean absolute and the root of the mean squared error."""
+    variance = squares.sum() - (total**2 * total.numel() / count).sum()
+    r2 = 1 - squared / variance if float(variance) > 0 else math.nan
+    return r2, absolute / count, (squared / count).sqrt()
+
+
+# The metrics beside `loss`. To add one, add a row here, and to `observers.record.directions` which way it is better.
+METRICS = (
+    LossMetric(("accuracy",), ("classes", "binary", "labels"), _hits, _accuracy),
+    LossMetric(("r2", "mae", "rmse"), ("values",), _errors, _fit),
+)
+
+
 def metric_names(loss: Loss) -> tuple[str, ...]:
     """Return the names of the metrics of `RunningMetrics`."""
-    return ("loss", "r2", "mae", "rmse") if loss.kind == "values" else ("loss", "accuracy")
+    return ("loss", *(name for metric in METRICS if loss.kind in metric.kinds for name in metric.names))
 
 
 class RunningMetrics:
@@ -231,7 +290,9 @@ class RunningMetrics:
 
     def __init__(self, loss: Loss) -> None:
         self._loss = loss
-        self._sums: list[Tensor] | None = None
+        self._measured = [metric for metric in METRICS if loss.kind in metric.kinds]
+        # Those of the loss, then of each metric.
+        self._sums: list[list[Tensor]] | None = None
 
     def update(self, outputs: Tensor, targets: Tensor, batch_loss: Tensor) -> None:
         """Add a batch, without waiting for the device.
@@ -244,43 +305,31 @@ class RunningMetrics:
         weight = on_device(self._loss.normalizer(targets), _precise(outputs.device), outputs.device)
         batch_loss = self._loss.mean(batch_loss, len(targets))
         # The mean over nothing is NaN: a batch whose targets are all ignored adds nothing.
-        sums = [torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]
-        sums += self._value_sums(outputs, targets) if self._loss.kind == "values" else self._hits(outputs, targets)
-        self._sums = sums if self._sums is None else [old + new for old, new in zip(self._sums, sums, strict=True)]
-
-    def _hits(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-        hits = self._loss.predict(outputs).eq(targets)
-        ignored = getattr(self._loss.module, "ignore_index", None)
-        if ignored is None or self._loss.kind != "classes":
-            return [_double(hits.sum()), on_device(hits.numel(), torch.int64, outputs.device)]
-        counted = targets.ne(ignored)
-        return [_double((hits & counted).sum()), counted.sum()]
-
-    def _value_sums(self, outputs: Tensor, targets: Tensor) -> list[Tensor]:
-        scale = 1.0 if self._loss.target_std is None else self._loss.target_std
-        targets = _double(targets * scale)
-        errors = targets - _double(outputs.float() * scale)
-        count = on_device(targets.numel(), targets.dtype, targets.device)
-        return [errors.abs().sum(), (errors**2).sum(), targets.sum(0), (targets**2).sum(0), count]
+        sums = [[torch.where(weight > 0, _double(batch_loss) * weight, 0.0), weight]]
+        sums += [metric.sums(self._loss, outputs, targets) for metric in self._measured]
+        if self._sums is not None:
+            sums = [[old + new for old, new in zip(*pair, strict=True)] for pair in zip(self._sums, sums, strict=True)]
+        self._sums = sums
 
     def merge(self, ranks: Ranks) -> None:
         """Add the sums of the other ranks."""
-        own = None if self._sums is None else [part.cpu() for part in self._sums]
+        own = None if self._sums is None else [[part.cpu() for part in sums] for sums in self._sums]
         gathered = [sums for sums in ranks.gather(own) if sums is not None]
-        self._sums = [torch.stack(parts).sum(0) for parts in zip(*gathered, strict=True)] if gathered else None
+        merged = [
+            [torch.stack(parts).sum(0) for parts in zip(*of_ranks, strict=True)]
+            for of_ranks in zip(*gathered, strict=True)
+        ]
+        self._sums = merged or None
 
     def compute(self) -> dict[str, float]:
         """Return the metrics by name; empty if there was no batch. Waits for the device."""
         if self._sums is None:
             return {}
-        loss, weight, *rest = self._sums
+        (loss, weight), *others = self._sums
         metrics = {"loss": float(loss / weight)}
-        if self._loss.kind != "values":
-            return {**metrics, "accuracy": float(rest[0] / rest[1])}
-        absolute, squared, total, squares, count = rest
-        variance = squares.sum() - (total**2 * total.numel() / count).sum()
-        r2 = float(1 - squared / variance) if float(variance) > 0 else float("nan")
-        return {**metrics, "r2": r2, "mae": float(absolute / count), "rmse": float((squared / count).sqrt())}
+        for metric, sums in zip(self._measured, others, strict=True):
+            metrics |= dict(zip(metric.names, map(float, metric.values(*sums)), strict=True))
+        return metrics
 
 
 def per_weight(value: Any, weight: Tensor | float) -> Tensor:

@@ -184,6 +184,27 @@ def test_run_that_was_recorded_before_there_was_a_setting_is_continued_where_tha
 
 
 @pytest.mark.parametrize(
+    ("lacks", "settings", "advice"),
+    [
+        (["lr"], {}, ["/1 is unfinished, but recorded before there was lr=0.1.", "config.legacy(lr=0.1)"]),
+        (["lr"], {"seed": 1}, []),
+        (["probe"], {"probe.every": 7}, []),
+    ],
+)
+def test_run_that_lacks_an_entry_of_unknown_meaning_is_named_with_ways_to_continue_it(
+    run, tmp_path, caplog, lacks, settings, advice
+):
+    assert run(fail=True) == 1
+    without(tmp_path / "1" / "config.json", *lacks)
+    assert run(**settings) == 2
+    [*warnings] = [record.getMessage() for record in caplog.records if "is unfinished" in record.getMessage()]
+    assert len(warnings) == bool(advice)
+    assert all(part in warnings[0] for part in advice)
+    if advice:
+        assert "`sacristan resume 1` resumes it" in warnings[0]
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({}, r"training.epochs: got 3, but .*last.pt has 3 epochs behind it.* such as epochs=6"),

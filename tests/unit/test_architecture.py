@@ -70,9 +70,7 @@ FLOORS = [
     "ingredients.precision",
     "ingredients.inspection",
     "ingredients.composed",
-    "ingredients.amp ingredients.checkpoint ingredients.data ingredients.device ingredients.distributed"
-    " ingredients.exporting ingredients.loss ingredients.metrics ingredients.model ingredients.optimizer"
-    " ingredients.probe ingredients.scheduler ingredients.sweep ingredients.training",
+    "AN INGREDIENT",
     "ingredients",
     "experiments.new experiments.running",
     "experiments.experiment experiments.training",
@@ -85,10 +83,15 @@ FLOORS = [
     "__main__",
     "experiments.__main__ runs.__main__",
 ]
+INGREDIENTS = [
+    f"sacristan.ingredients.{path.stem}"
+    for path in sorted((ROOT / "ingredients").glob("*.py"))
+    if re.search(r"^ingredient = ", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
 FLOOR = {
-    room if room == "sacristan" else f"sacristan.{room}": number
+    room if room.startswith("sacristan") else f"sacristan.{room}": number
     for number, rooms in enumerate(FLOORS)
-    for room in rooms.split()
+    for room in (INGREDIENTS if rooms == "AN INGREDIENT" else rooms.split())
 }
 # Folders and files at the top of a package.
 MOST_AT_TOP = {"runs": 15, "observers": 11}
@@ -114,12 +117,6 @@ def package_of(name):
 MODULES = {module_name(path): path for path in FILES}
 # tests/integration/test_lightning.py looks at what they export, as importing lightning takes seconds.
 OF_LIGHTNING = {"sacristan.experiments.lightning", "sacristan.experiments.running.lightning_logger"}
-INGREDIENTS = [
-    name
-    for name, path in MODULES.items()
-    if re.search(r"^ingredient = ", path.read_text(encoding="utf-8"), re.MULTILINE)
-    and package_of(name) == "ingredients"
-]
 
 
 @functools.cache
