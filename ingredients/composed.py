@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from sacristan.ingredients.datasets.batches import Data
     from sacristan.ingredients.losses.building import Loss
 
-__all__ = ["NEEDED", "Parts", "make_parts"]
+__all__ = ["NEEDED", "TrainingParts", "make_parts"]
 
 # What a command that calls `make_parts` needs.
 NEEDED = ("data", "device", "loss", "model")
 
 
 @dataclasses.dataclass(frozen=True)
-class Parts:
+class TrainingParts:
     """A model with its data and its loss, on a device."""
 
     device: torch.device
@@ -31,7 +31,7 @@ class Parts:
     model: nn.Module
 
 
-def make_parts(run: Any, *, pretrained: bool = False) -> Parts:
+def make_parts(run: Any, *, pretrained: bool = False) -> TrainingParts:
     """Build the model, data and other parts that the run's experiment would train; its command needs `NEEDED`.
 
     `pretrained` loads `model.weights`.
@@ -48,4 +48,4 @@ def make_parts(run: Any, *, pretrained: bool = False) -> Parts:
         preparation=source.preparation,
         pretrained=pretrained,
     )
-    return Parts(where, source, criterion, network.to(where))
+    return TrainingParts(where, source, criterion, network.to(where))

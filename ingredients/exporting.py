@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sacristan.ingredients.datasets.batches import Data
-    from sacristan.ingredients.deployment.formats import Difference
+    from sacristan.ingredients.deployment.formats import OutputDifference
     from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["export_model", "ingredient"]
@@ -110,7 +110,7 @@ def _check_exportable(config: Map, *, preparation: bool) -> None:
 
 def _write(
     model: nn.Module, data: Data, metadata: Mapping[str, Any], run: Any, config: Map
-) -> tuple[str, int, Difference]:
+) -> tuple[str, int, OutputDifference]:
     """Write the file to the configured path, or as an artifact; return its name, its size and its difference."""
     from sacristan.ingredients.deployment.formats import FORMATS, check_path, export
 

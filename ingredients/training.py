@@ -161,7 +161,7 @@ def find_batch_size(_run: Any) -> None:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 
 
-def _to_train(run: Any) -> tuple[composed.Parts, torch.optim.Optimizer, MixedPrecision]:
+def _to_train(run: Any) -> tuple[composed.TrainingParts, torch.optim.Optimizer, MixedPrecision]:
     """Return the parts of a training with its optimizer and precision."""
     parts = composed.make_parts(run, pretrained=True)
     opt = run.ingredients["optimizer"].make_optimizer(parts.model, parts.loss)

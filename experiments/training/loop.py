@@ -1,6 +1,6 @@
 """The training loop, in plain torch: `fit` puts a training together, a session runs it.
 
-The steps of an epoch are in one function, `_Session._train`. Experiments call `fit`, `evaluate` and `predict`.
+The steps of an epoch are in one function, `_TrainingSession._train`. Experiments call `fit`, `evaluate` and `predict`.
 
 Shapes: B samples in a batch, N samples in a part of the data, K classes or labels, D target values.
 """
@@ -139,7 +139,7 @@ def fit(
     replay_if_asked(trainer, parts, everyone, checkpointer)
     guard = NonFiniteGuard(trainer, parts, everyone, checkpointer, settings.on_nan, *recovery)
     keeper = checkpointer or Checkpointer(Path(), {}, best=False, last=False)
-    session = _Session(trainer, settings, parts, best, everyone, keeper, guard, ranks)
+    session = _TrainingSession(trainer, settings, parts, best, everyone, keeper, guard, ranks)
     session.begin()
     session.run()
     place = trainer.place
@@ -170,7 +170,7 @@ def _parts_of(trainer: Trainer, monitor: Monitor, callbacks: Callbacks) -> dict[
 
 
 @dataclasses.dataclass
-class _Session:
+class _TrainingSession:
     """One session of a training: its epochs, each trained, validated and saved, until the last one or until a stop."""
 
     trainer: Trainer

@@ -19,7 +19,7 @@ from torch import nn
 
 from sacristan.ingredients.checkpoints.files import load_weights
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.checkpoints.start_and_stop import LOADER_ERRORS, StateFinder, Stopping, data_fingerprint
+from sacristan.ingredients.checkpoints.start_and_stop import LOADER_ERRORS, SignalStop, StateFinder, data_fingerprint
 from sacristan.ingredients.checkpoints.training_state import (
     Place,
     branch,
@@ -144,7 +144,7 @@ class Checkpointer:
         self.branched_from: Path | None = None
         self.newest_step: int | None = None
         self._writer = Writer(folder)
-        self._stopping = Stopping(record if last else None)
+        self._stopping = SignalStop(record if last else None)
         self._preparation: Preparation | None = None
         self._split: Split | None = None
         self._ranks = ALONE

@@ -16,7 +16,7 @@ from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.ranks.group import ALONE
 
-__all__ = ["LOADER_ERRORS", "StateFinder", "Stopping", "data_fingerprint"]
+__all__ = ["LOADER_ERRORS", "SignalStop", "StateFinder", "data_fingerprint"]
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ T = TypeVar("T")
 LOADER_ERRORS = (RuntimeError, OSError, EOFError)
 
 
-class Stopping:
+class SignalStop:
     """The signal that a run holds back until its training has saved a state."""
 
     def __init__(self, record: Any) -> None:

@@ -65,7 +65,7 @@ def is_shipped(file: str) -> bool:
     return os.path.realpath(file).startswith(_SHIPPED)
 
 
-class _Checked(DogmaticDict):
+class _CheckedEntries(DogmaticDict):
     """Sacred's dict of fixed entries, which also holds each of them to its default's type."""
 
     def __init__(
@@ -108,7 +108,7 @@ class _Checked(DogmaticDict):
             self._updates[key] = value
         if isinstance(value, dict):
             is_nested = is_group(value) and _is_group(default)
-            return _Checked(value, name, owner=self._owner, is_strict=is_strict) if is_nested else value
+            return _CheckedEntries(value, name, owner=self._owner, is_strict=is_strict) if is_nested else value
         return dogmatize(value)
 
     def _fitted(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool, is_strict: bool) -> Any:
@@ -174,7 +174,7 @@ class _Checked(DogmaticDict):
 
     def _forget(self, key: str) -> None:
         value = dict.__getitem__(self, key)
-        if isinstance(value, _Checked):
+        if isinstance(value, _CheckedEntries):
             for inner in value:
                 value._forget(inner)
         else:
@@ -190,7 +190,7 @@ class _Checked(DogmaticDict):
                     dict.__setitem__(self, key, to_plain(value))
                 inner = iterate_flattened(value) if isinstance(value, dict) else ()
                 unknown |= {key} | {join_paths(key, name) for name, _ in inner}
-            elif isinstance(self[key], _Checked):
+            elif isinstance(self[key], _CheckedEntries):
                 unknown |= {join_paths(key, name) for name in self[key].revelation()}
         return unknown
 
@@ -199,7 +199,7 @@ def _is_group(default: Any) -> bool:
     return isinstance(default, dict) and is_group(default)
 
 
-class _Noted(DogmaticDict):
+class _NotedEntries(DogmaticDict):
     """Sacred's dict of fixed entries, which also remembers what a named config sets them to."""
 
     def __init__(self, fixed: dict) -> None:
@@ -243,7 +243,7 @@ class DeclaredDict(ConfigDict):
         return DeclaredDict(self._conf, path, is_strict=self._is_strict)
 
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
-        entries = _Checked(fixed or {}, self._path, is_strict=self._is_strict)
+        entries = _CheckedEntries(fixed or {}, self._path, is_strict=self._is_strict)
         entries.update(to_plain(self._conf))
         summary = ConfigSummary(entries.revelation(), entries.modified, entries.typechanges)
         recursive_fill_in(entries, preset or {})
@@ -321,9 +321,9 @@ class Scope(ConfigScope):
     def __call__(self, fixed: dict | None = None, preset: dict | None = None, fallback: Any = None) -> ConfigSummary:
         self.check()
         preset, fallback = preset or {}, fallback or {}
-        entries = self._checked(fixed or {}) if self._strict else _Noted(fixed or {})
+        entries = self._checked(fixed or {}) if self._strict else _NotedEntries(fixed or {})
         self._evaluate(entries, preset, fallback)
-        if isinstance(entries, _Noted):
+        if isinstance(entries, _NotedEntries):
             assigned = {key: undogmatize(value) for key, value in entries.assigned.items() if key in entries}
             note(self._func.__name__, self._path, assigned)
         else:
@@ -341,11 +341,13 @@ class Scope(ConfigScope):
         summary.update({key: normalize_or_die(value) for key, value in entries.items()})
         return summary
 
-    def _checked(self, fixed: dict) -> _Checked:
+    def _checked(self, fixed: dict) -> _CheckedEntries:
         is_strict = is_shipped(self._func.__code__.co_filename)
-        return _Checked(fixed, self._path, self._declared, is_strict=is_strict, is_scope=True)
+        return _CheckedEntries(fixed, self._path, self._declared, is_strict=is_strict, is_scope=True)
 
-    def _evaluate(self, entries: _Checked | _Noted, preset: Mapping[str, Any], fallback: Mapping[str, Any]) -> None:
+    def _evaluate(
+        self, entries: _CheckedEntries | _NotedEntries, preset: Mapping[str, Any], fallback: Mapping[str, Any]
+    ) -> None:
         """Run the body with `entries`, which the call fills, as its local variables.
 
         `preset` has the entries of the ingredient's earlier scopes, `fallback` the configs of other ingredients.
@@ -370,7 +372,7 @@ class Scope(ConfigScope):
         for name in [name for name, value in entries.items() if self._is_no_entry(name, value)]:
             dict.pop(entries, name)
 
-    def _defaults_before(self, entries: _Checked) -> dict[str, Any]:
+    def _defaults_before(self, entries: _CheckedEntries) -> dict[str, Any]:
         """Return what the entries meant before they existed."""
         found = {}
         if is_shipped(self._func.__code__.co_filename):
@@ -388,7 +390,7 @@ class Scope(ConfigScope):
     def _is_no_entry(self, name: str, value: Any) -> bool:
         return name.startswith("__") or (name in self._imported and object_name(value) is not None)
 
-    def _check_ingredients(self, entries: _Checked, fallback: Mapping[str, Any]) -> None:
+    def _check_ingredients(self, entries: _CheckedEntries, fallback: Mapping[str, Any]) -> None:
         taken = [name for name in fallback if name != "_log" and dict.__contains__(entries, name)]
         if taken:
             raise ConfigError(

@@ -72,7 +72,7 @@ class LoaderBatches(Batches):
         # The loader would draw the base seed of its workers from the global generator.
         self._workers_stream = torch.Generator()
         self._loader = DataLoader(
-            _Reading(self._reader),
+            _BatchReader(self._reader),
             batch_size=None,
             sampler=self._sampler,
             collate_fn=_as_it_is,
@@ -150,7 +150,7 @@ class _EpochSampler(Sampler):
         return self.keys
 
 
-class _Reading(Dataset):
+class _BatchReader(Dataset):
     """A dataset whose items are whole batches, by their keys."""
 
     def __init__(self, reader: Any) -> None:

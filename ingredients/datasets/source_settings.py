@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.shipped import find_file
-from sacristan.ingredients.datasets.split_rules import Rule
+from sacristan.ingredients.datasets.split_rules import SplitRule
 
 if TYPE_CHECKING:
     from sacristan.ingredients.datasets.fitted import Preparation
@@ -26,7 +26,7 @@ class SourceSettings:
         target: Target column or columns; None leaves the choice to the reader.
         columns: Columns to read as inputs; None reads all but the target.
         categorical, encoding, missing, na_values: How to encode the columns of a table, see `TableColumns`.
-        split: Rule of the split, which may name a column to read.
+        split: SplitRule of the split, which may name a column to read.
         dtype: Type of the inputs: `float32`, or `int64` for integers.
         options: Arguments of the factory or the class that makes the data.
         image_size: Height and width to resize images to, pixels; None keeps their size.
@@ -77,9 +77,9 @@ class SourceSettings:
         return None if self.path is None else find_file(Path(self.path).expanduser())
 
     @property
-    def rule(self) -> Rule:
+    def rule(self) -> SplitRule:
         """The rule of the split."""
-        return Rule.parse(self.split)
+        return SplitRule.parse(self.split)
 
     @property
     def split_column(self) -> str | None:

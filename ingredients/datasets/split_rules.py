@@ -13,7 +13,7 @@ from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.datasets.csv_cells import as_numbers
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["RANDOM", "Cutter", "Fold", "Rule", "default_test_fraction", "values_in_names"]
+__all__ = ["RANDOM", "Cutter", "Fold", "SplitRule", "default_test_fraction", "values_in_names"]
 
 # A text of ISO 8601 with a time of day and a zone: Z, +01:00, +0100 or +01.
 _ZONED = r"[T ]\d\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
@@ -41,7 +41,7 @@ class Fold:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class SplitRule:
     """The rule of `data.split`.
 
     Attributes:
@@ -56,7 +56,7 @@ class Rule:
     format: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Rule:
+    def parse(cls, text: str) -> SplitRule:
         """Return the rule in a text: random, group:COLUMN, time:COLUMN or time:COLUMN:FORMAT."""
         kind, colon, column = text.partition(":")
         if kind not in ("random", "group", "time") or (kind == "random") == bool(colon) or bool(colon) != bool(column):
@@ -134,7 +134,7 @@ class Rule:
             )
 
 
-RANDOM = Rule("random", "random")
+RANDOM = SplitRule("random", "random")
 
 
 def default_test_fraction(split: str, fold: str | None) -> float:
@@ -144,10 +144,10 @@ def default_test_fraction(split: str, fold: str | None) -> float:
     """
     if (parsed := Fold.parse(fold)) is None:
         return 0.15
-    return 1 / (parsed.count + (Rule.parse(split).kind == "time"))
+    return 1 / (parsed.count + (SplitRule.parse(split).kind == "time"))
 
 
-def values_in_names(names: Sequence[str], rule: Rule, *, strict: bool) -> np.ndarray | None:
+def values_in_names(names: Sequence[str], rule: SplitRule, *, strict: bool) -> np.ndarray | None:
     """Return what the rule's pattern, its column, matches in file names: the first group, else the whole match.
 
     If a name does not match, `strict` raises; otherwise the result is None.
@@ -179,7 +179,7 @@ _MAX_COUNTS = 20_000_000
 class Cutter:
     """Draws shares and folds of samples by a rule, with labels to balance and codes of groups or times (samples,)."""
 
-    rule: Rule
+    rule: SplitRule
     labels: np.ndarray | None
     codes: np.ndarray | None
     rng: np.random.Generator

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.ingredients.config.seed import numpy_stream
-from sacristan.ingredients.datasets.split_rules import RANDOM, Cutter, Fold, Rule, default_test_fraction
+from sacristan.ingredients.datasets.split_rules import RANDOM, Cutter, Fold, SplitRule, default_test_fraction
 from sacristan.ingredients.errors import DataError
 
 __all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_split", "files_by_part", "split"]
@@ -134,7 +134,8 @@ class Split:
             difference = f"on data with the fingerprint {start.data[:12]}, and {where} has {self.data[:12]}"
             raise _other_split(difference, "use the same data", self.ingredient)
         if start.digest not in (None, self.digest):
-            rule, versions = Rule.parse(self.split), "use the versions of the lab and of numpy that it was trained with"
+            rule = SplitRule.parse(self.split)
+            versions = "use the versions of the lab and of numpy that it was trained with"
             remedy = versions if rule.column is None else f"restore the values of {rule.column!r}, or {versions}"
             raise _other_split("on samples that are drawn differently here", remedy, self.ingredient)
 
@@ -168,10 +169,10 @@ class Split:
     ) -> dict[str, np.ndarray]:
         """Return the sample indices of each part; see `split`.
 
-        Only the task `classification` is stratified. `values` are groups or times, see `Rule.codes`; None for a random
-        split.
+        Only the task `classification` is stratified. `values` are groups or times, see `SplitRule.codes`; None for a
+        random split.
         """
-        rule, stratify = Rule.parse(self.split), self.stratify and task == "classification"
+        rule, stratify = SplitRule.parse(self.split), self.stratify and task == "classification"
         codes = None if rule.kind == "random" else rule.codes(values, len(targets))
         fractions, fold = (self.val_fraction, self.test_fraction), Fold.parse(self.fold)
         indices = split(targets, part, *fractions, stratify, self.split_seed, rule=rule, codes=codes, fold=fold)
@@ -190,7 +191,7 @@ class Split:
 def check_split(config: Mapping[str, Any]) -> None:
     """Check the settings of a split before anything is read."""
     _check_fractions(config["val_fraction"], config["test_fraction"])
-    rule = Rule.parse(config["split"])
+    rule = SplitRule.parse(config["split"])
     share = default_test_fraction(rule.text, config["fold"])
     if config["fold"] is not None and abs(config["test_fraction"] - share) > 0.005:
         raise DataError(
@@ -205,7 +206,7 @@ def _check_fractions(val_fraction: float, test_fraction: float) -> None:
             raise DataError(f"data.{name}: got {fraction}, expected at least 0 and below 1")
 
 
-def _check_apart(rule: Rule, codes: np.ndarray, values: np.ndarray, indices: Mapping[str, np.ndarray]) -> None:
+def _check_apart(rule: SplitRule, codes: np.ndarray, values: np.ndarray, indices: Mapping[str, np.ndarray]) -> None:
     """Reject parts that share a group, or a later one that does not begin after the end of an earlier one."""
     filled = [name for name in SPLITS if len(indices[name])]
     for place, (name, later) in enumerate(itertools.pairwise(filled)):
@@ -237,7 +238,7 @@ def split(
     stratify: bool,
     seed: int,
     *,
-    rule: Rule = RANDOM,
+    rule: SplitRule = RANDOM,
     codes: np.ndarray | None = None,
     fold: Fold | None = None,
 ) -> dict[str, np.ndarray]:

@@ -34,8 +34,8 @@ from sacristan.observers.record.files import replacing
 __all__ = [
     "FORMATS",
     "METADATA",
-    "Difference",
-    "Prepared",
+    "OutputDifference",
+    "PreparedModel",
     "check_path",
     "compare",
     "describe",
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 
-class Prepared(nn.Module):
+class PreparedModel(nn.Module):
     """Normalises inputs, calls a model, and returns values in the targets' own unit; scores of classes stay scores.
 
     Images stored as bytes must be scaled to 0 to 1, categories and words must be numbers already. Values that float32
@@ -264,15 +264,15 @@ def export(
     preparation: bool = False,
     tolerance: float = 1e-4,
     num_batches: int = 8,
-) -> Difference:
+) -> OutputDifference:
     """Write a model in evaluation mode to a file, and return the difference of its outputs from the model's.
 
     The content is compared with the model on the first batches of `data.test` before it is written; an existing file
-    stays until then. All is done on the CPU in float32. `preparation` makes the file take raw values, see `Prepared`.
-    `tolerance` is the largest difference accepted, relative to the model's largest output.
+    stays until then. All is done on the CPU in float32. `preparation` makes the file take raw values, see
+    `PreparedModel`. `tolerance` is the largest difference accepted, relative to the model's largest output.
     """
     plain = copy.deepcopy(model).cpu().float().eval()
-    prepared = Prepared(plain, _known(data.preparation)) if preparation else None
+    prepared = PreparedModel(plain, _known(data.preparation)) if preparation else None
     pairs = list(itertools.islice(_pairs(plain, prepared, data), num_batches))
     if not pairs:
         raise DataError("export: there is no sample to compare the file on; give data with a test part")
@@ -324,7 +324,7 @@ def _known(preparation: Preparation | None) -> Preparation:
     return preparation
 
 
-def _pairs(model: nn.Module, prepared: Prepared | None, data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+def _pairs(model: nn.Module, prepared: PreparedModel | None, data: Data) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield inputs and outputs as those of the file."""
     if data.task == "custom":
         raise DataError("export: samples of any structure are not exported; expected data of inputs and targets")
@@ -369,7 +369,7 @@ def _described(by: Preparation) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
+class OutputDifference:
     """The difference of two sets of outputs.
 
     Attributes:
@@ -385,7 +385,7 @@ class Difference:
 
 def compare(
     pairs: Iterable[tuple[Tensor, Tensor]], exported: Callable[[Tensor], Tensor], offset: Tensor | None = None
-) -> Difference:
+) -> OutputDifference:
     """Compare the outputs of an exported model with those of the model itself.
 
     One sample is also computed alone, as another batch size.
@@ -404,7 +404,7 @@ def compare(
         values = expected if offset is None else expected - offset
         scale = max(scale, values.abs().nan_to_num(posinf=0.0).max().item())
         num_samples += len(inputs)
-    return Difference(largest, largest / scale if scale else largest, num_samples)
+    return OutputDifference(largest, largest / scale if scale else largest, num_samples)
 
 
 def _largest_difference(outputs: Tensor, expected: Tensor) -> float:

@@ -12,7 +12,7 @@ from torch import nn
 from sacristan.ingredients.checkpoints.files import find_weights, load_checkpoint, preparation_of, read_weights
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.transforms import shape_after
-from sacristan.ingredients.deployment.formats import Prepared
+from sacristan.ingredients.deployment.formats import PreparedModel
 from sacristan.ingredients.errors import CheckpointError, ModelError
 from sacristan.ingredients.losses.building import reading
 from sacristan.ingredients.models.building import build_model, load_weights_into
@@ -49,7 +49,8 @@ def _is_size(value: Any) -> bool:
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
     """Return the model of a checkpoint (`run:ID`, `run:ID@NAME` or a path) in evaluation mode.
 
-    It is built from the config in the checkpoint. `prepared` wraps it in the preparation of its data, see `Prepared`.
+    It is built from the config in the checkpoint. `prepared` wraps it in the preparation of its data, see
+    `PreparedModel`.
     """
     path = find_weights(checkpoint, Path(store), "checkpoint")
     state = load_checkpoint(path)
@@ -61,7 +62,7 @@ def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) 
         )
     model = _build(by, config)
     load_weights_into(model, state["model"], strict=True, source=str(path))
-    return (Prepared(model, by) if prepared else model).eval()
+    return (PreparedModel(model, by) if prepared else model).eval()
 
 
 def _build(by: Preparation, config: Mapping[str, Any]) -> nn.Module:

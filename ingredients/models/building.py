@@ -142,7 +142,7 @@ _NUM_GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 
 
 @dataclasses.dataclass(frozen=True)
-class _Rule:
+class _InitRule:
     """The initialisation of the layers that match a glob.
 
     Attributes:
@@ -157,7 +157,7 @@ class _Rule:
     linear_only: bool = False
 
 
-def check_init(init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[_Rule]:
+def check_init(init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[_InitRule]:
     """Check `model.init`, and return its rules; see `initialize`."""
     if isinstance(init, str):
         return [dataclasses.replace(_rule({"name": init}), linear_only=True)]
@@ -170,7 +170,7 @@ def check_init(init: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> l
     return [_rule(entry) for entry in entries]
 
 
-def _rule(entry: Mapping[str, Any]) -> _Rule:
+def _rule(entry: Mapping[str, Any]) -> _InitRule:
     options = {key: to_plain(value) for key, value in entry.items() if key not in ("match", "name", "forget_bias")}
     forget_bias = entry.get("forget_bias", 0.0)
     if isinstance(forget_bias, bool) or not isinstance(forget_bias, int | float):
@@ -180,7 +180,7 @@ def _rule(entry: Mapping[str, Any]) -> _Rule:
         extra = [key for key in entry if key not in ("match", "name")]
         if extra:
             raise ModelError(f"model.init: default leaves weights as built, and takes no {', '.join(extra)}")
-        return _Rule(match, None)
+        return _InitRule(match, None)
     function = _function(name)
     check_options(function, options, "model.init", {"tensor": (), "generator": None})
 
@@ -194,7 +194,7 @@ def _rule(entry: Mapping[str, Any]) -> _Rule:
                 f"model.init: {name}{shown} refuses weights of shape {list(tensor.shape)}: {error}"
             ) from error
 
-    return _Rule(match, draw, forget_bias)
+    return _InitRule(match, draw, forget_bias)
 
 
 def _function(name: str) -> Callable[..., Any]:

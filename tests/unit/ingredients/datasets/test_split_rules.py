@@ -13,7 +13,7 @@ from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation
 from sacristan.ingredients.data import check_config, ingredient
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.sources import load_source
-from sacristan.ingredients.datasets.split_rules import Rule
+from sacristan.ingredients.datasets.split_rules import SplitRule
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL, Split
 from sacristan.ingredients.errors import DataError
 
@@ -557,4 +557,4 @@ def test_state_of_an_earlier_version_was_split_at_random():
     split = Split.of(earlier, 3)
     assert (split.split, split.fold, split.split_seed) == ("random", None, 3)
     assert split.differing(DEFAULTS | {"fold": "1/5"}) == ["data.fold=None"]
-    assert Rule.parse("time:a:b").column == "a:b"
+    assert SplitRule.parse("time:a:b").column == "a:b"
