@@ -64,7 +64,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
 @ingredient.command(unobserved=True, needs=composed.NEEDED)
 def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
-    from sacristan.ingredients.precision.check import measure, print_check
+    from sacristan.ingredients.inspection.profiling import measure, print_check
 
     parts = composed.make_parts(_run)
     print_check(measure(parts.model, parts.loss, parts.data, parts.device))

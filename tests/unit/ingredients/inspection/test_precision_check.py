@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from sacristan.ingredients.inspection.profiling import measure, print_check, unaligned_layers
 from sacristan.ingredients.losses.building import build_loss
-from sacristan.ingredients.precision.check import measure, print_check, unaligned_layers
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
