@@ -211,6 +211,60 @@ def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting
         assert results[2] != pytest.approx(results[0], rel=1e-4)
 
 
+OWN = """
+from pathlib import Path
+
+from sacristan.experiments import Experiment
+from sacristan.ingredients import Ingredient, checkpoint
+from sacristan.observers import file_observer
+
+noise = Ingredient("noise")
+
+@noise.config
+def noise_config():
+    # standard deviation of the noise
+    level = 0.5
+
+ex = Experiment("own", [checkpoint.ingredient])
+ex.observers.append(file_observer("my_runs"))
+
+@ex.config
+def config():
+    seed = 0
+
+@ex.main
+def main():
+    return Path("fault").exists() and 1 / 0
+
+if __name__ == "__main__":
+    ex.run_commandline()
+"""
+
+
+def test_unfinished_run_of_ones_own_experiment_goes_on_with_a_new_ingredient(tmp_path):
+    added = OWN.replace("[checkpoint.ingredient]", "[checkpoint.ingredient, noise]")
+    declared = added.replace("\nex = ", "\nnoise_config.legacy(level=0.5)\nex = ")
+    fault = tmp_path / "fault"
+
+    def start(code, *words):
+        (tmp_path / "own.py").write_text(code)
+        command = [sys.executable, *(words or ("own.py", "with", "checkpoint.resume=auto"))]
+        environment = {**os.environ, "PYTHONPATH": str(LAB)}
+        return run(command, cwd=tmp_path, env=environment, capture_output=True, text=True).stderr
+
+    fault.touch()
+    start(OWN)
+    fault.unlink()
+    told = start(added)
+    assert "my_runs/1 is unfinished, but recorded before there was noise.level=0.5." in told
+    fault.touch()
+    assert "resuming my_runs/1" in start(declared)
+    fault.unlink()
+    start(added, "-m", "sacristan", "resume", "1")
+    with open_store(str(tmp_path / "my_runs")) as store:
+        assert [(each.status, each.config["noise"]["level"]) for each in store] == [("COMPLETED", 0.5)] * 2
+
+
 def test_medium_is_recorded_delivered_read_and_shown(lab, mongo_url):
     script = """
 import numpy as np
