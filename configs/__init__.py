@@ -11,8 +11,7 @@ if "." not in __name__:  # imported by its old name, from a checkout
 
     forward(__name__)
 
-from sacristan.configs.map import FrozenList, Map, MutableMap, freeze, to_plain
-from sacristan.configs.sending import send_maps_as_maps
+from sacristan.configs.map import FrozenList, Map, MutableMap, freeze, send_maps_as_maps, to_plain
 
 if "multiprocessing.reduction" in sys.modules:  # as in a process that was spawned
     send_maps_as_maps(sys.modules["multiprocessing.reduction"])

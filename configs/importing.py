@@ -1,6 +1,6 @@
-"""`import_sacred`: the guard through which every package of the lab imports Sacred 0.8.7.
+"""Imports: `import_sacred`, through which every package of the lab imports Sacred 0.8.7, and a pause of the collector.
 
-It does what Sacred leaves to its users:
+`import_sacred` does what Sacred leaves to its users:
 
 * It gives Sacred `pkgutil.find_loader`, which is deprecated since Python 3.12 and gone in 3.14.
 * It gives Sacred a small `pkg_resources`, which setuptools 82 dropped, and which takes 70 ms to import where it is.
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import importlib.util
 import pkgutil
 import re
@@ -25,10 +26,9 @@ from typing import Any
 
 import wrapt
 
-from sacristan.configs.map import FrozenList, Map, MutableMap, is_group
-from sacristan.configs.sending import send_maps_as_maps
+from sacristan.configs.map import FrozenList, Map, MutableMap, is_group, send_maps_as_maps
 
-__all__ = ["import_sacred"]
+__all__ = ["import_sacred", "pause_collection", "resume_collection"]
 
 
 def import_sacred() -> None:
@@ -200,3 +200,27 @@ def _catch_up(pandas: ModuleType) -> None:
 
     sacred.optional.has_pandas, sacred.optional.pandas = True, pandas
     jsonpickle.ext.pandas.register_handlers()
+
+
+# ---------------------------------------------------------------------- garbage collection
+
+# Paused while modules are loaded and a config is computed: a fifth of the time, for no garbage.
+
+_is_paused = False
+
+
+def pause_collection() -> None:
+    """Stop garbage collection until `resume_collection`, unless it is switched off already."""
+    global _is_paused
+    if gc.isenabled():
+        gc.disable()
+        _is_paused = True
+
+
+def resume_collection() -> None:
+    """Collect garbage again, if `pause_collection` has stopped it."""
+    global _is_paused
+    if _is_paused:
+        _is_paused = False
+        gc.freeze()  # modules and config live as long as the process: later collections need not scan them
+        gc.enable()

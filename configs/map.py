@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import ModuleType
 from typing import Any, NoReturn
 
 from sacristan.configs.nearest import word_suggestion
@@ -31,6 +32,7 @@ __all__ = [
     "flattened",
     "freeze",
     "is_group",
+    "send_maps_as_maps",
     "to_plain",
     "value_at",
 ]
@@ -274,3 +276,16 @@ def _thaw(value: Any) -> Any:
     if isinstance(value, list):
         return [_thaw(item) for item in value]
     return tuple(_thaw(item) for item in value) if type(value) is tuple else value
+
+
+# ---------------------------------------------------------------------- sending configs to processes of multiprocessing
+
+
+def send_maps_as_maps(reduction: ModuleType) -> None:
+    """Let workers, such as those of a loader, get a config with dotted access."""
+    for kind in (Map, MutableMap, FrozenList):
+        reduction.ForkingPickler.register(kind, _as_it_is)
+
+
+def _as_it_is(config: Any) -> tuple:
+    return type(config), (to_plain(config),)

@@ -16,16 +16,16 @@ if "." not in __name__:  # imported by its old name, from a checkout
 
     forward(__name__)
 
-from sacristan.configs import collection
+from sacristan.configs.importing import pause_collection, resume_collection
 
-collection.pause()
+pause_collection()
 try:
     from sacristan import ingredients  # noqa: F401 - first, because it imports sacred without its warning
     from sacristan.experiments.experiment import Experiment
     from sacristan.experiments.running.lab_run import LabRun
     from sacristan.experiments.running.signals import Terminated
 finally:
-    collection.resume()
+    resume_collection()
 
 __all__ = [
     "Callback",

@@ -15,11 +15,10 @@ from sacred import commands as sacred_commands
 from sacred import experiment as sacred_experiment
 from sacred.dependencies import gather_sources_and_dependencies
 
-from sacristan.configs import collection
+from sacristan.configs.files import find_file
+from sacristan.configs.importing import pause_collection, resume_collection
 from sacristan.configs.nearest import suggestion
-from sacristan.configs.printing import OutputError, checked_output
-from sacristan.configs.shipped import find_file
-from sacristan.configs.standard_streams import open_standard_streams
+from sacristan.configs.standard_streams import OutputError, checked_output, open_standard_streams
 from sacristan.experiments.running import commands
 from sacristan.experiments.running.command_line import check_command_line, settings_in, split_shown_words
 from sacristan.experiments.running.failures import ending_of
@@ -199,7 +198,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 its observers.
         """
         open_standard_streams()
-        collection.pause()  # until the main function begins
+        pause_collection()  # until the main function begins
         try:
             with only_run(self):
                 return super().run(*args, **kwargs)
@@ -209,7 +208,7 @@ class Experiment(LabFunctions, sacred.Experiment):
                 self._end(error, debug=bool(options.get("--debug") or options.get("--pdb")))
             raise
         finally:
-            collection.resume()
+            resume_collection()
 
     def run_commandline(self, argv: Any = None) -> Any:
         """Run the command line, and return its `LabRun`; see `sacred.Experiment.run_commandline`.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from sacristan.configs import Map, to_plain
-from sacristan.configs.yaml_text import load_yaml
+from sacristan.configs.files import load_yaml
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.errors import ConfigError
 

@@ -12,6 +12,7 @@ from sacristan.ingredients import composed
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.tables import print_drawn
 from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.record.directions import MEASURED
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TrainingSettings", "check_patience", "ingredient"]
 
 # Metrics of `loop.fit`; a task may measure others.
-_MEASURED = ("val/loss", "val/accuracy", "val/r2", "val/mae", "val/rmse")
+_MEASURED = tuple(f"val/{name}" for name in MEASURED)
 # Ingredients of the commands that take steps of a training.
 _NEEDED = (*composed.NEEDED, "optimizer", "amp")
 

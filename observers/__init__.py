@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from sacristan.observers.record.points.intact_points import read_metrics
     from sacristan.observers.record.points.points import Series
     from sacristan.observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
-    from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
+    from sacristan.observers.tensorboard.observer import TensorBoardObserver
 else:
     _NAMES = {
         "sacristan.observers.artifacts.store": "ArtifactStore Lineage",
@@ -94,7 +94,7 @@ else:
         "sacristan.observers.record.points.intact_points": "read_metrics",
         "sacristan.observers.record.points.points": "Series",
         "sacristan.observers.record.protocols": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
-        "sacristan.observers.tensorboard.tensorboard_observer": "TensorBoardObserver",
+        "sacristan.observers.tensorboard.observer": "TensorBoardObserver",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()} | media.HOMES
 

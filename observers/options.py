@@ -58,7 +58,7 @@ def mongo_option(args: str, run: Any) -> None:
 @cli_option("-T", "--tensorboard", is_flag=True)
 def tensorboard_option(args: bool, run: Any) -> None:
     """Write event files for TensorBoard, too, into the run's folder (extra tensorboard)."""
-    from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
+    from sacristan.observers.tensorboard.observer import TensorBoardObserver
 
     run.observers.append(TensorBoardObserver())
 

@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from sacristan.configs.printing import OutputError, checked_output
-from sacristan.configs.standard_streams import hold_standard_descriptors
+from sacristan.configs.standard_streams import OutputError, checked_output, hold_standard_descriptors
 from sacristan.runs.commands import COMMANDS, GROUPS
 from sacristan.runs.commands.terminal.arguments import Parser, add_store
 from sacristan.runs.errors import RunsError

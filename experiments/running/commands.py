@@ -13,7 +13,7 @@ from typing import Any
 
 import sacred
 
-from sacristan.configs.shipped import typed_name
+from sacristan.configs.files import typed_name
 from sacristan.experiments.running.config_text import format_config, in_order, narrowed
 from sacristan.experiments.running.replaying import Replayed, replaying
 from sacristan.ingredients.config.files import write_config_file

@@ -9,7 +9,7 @@ from pathlib import Path
 import sacred
 import wrapt
 
-from sacristan.configs.printing import OutputError
+from sacristan.configs.standard_streams import OutputError
 from sacristan.experiments.running.next_steps import resume_command
 from sacristan.experiments.running.signals import Terminated
 from sacristan.experiments.running.trial import Pruned

@@ -16,7 +16,7 @@ from sacred.observers import RunObserver
 from sacred.run import Run
 from sacred.utils import IntervalTimer
 
-from sacristan.configs import collection
+from sacristan.configs.importing import resume_collection
 from sacristan.experiments.running import artifacts as run_artifacts
 from sacristan.experiments.running.captured_output import capturing_in_order
 from sacristan.experiments.running.computed_config import ComputedConfig
@@ -444,7 +444,7 @@ class LabRun(Run):
             self._trial.begin(self.uid, None if self.folder is None else str(self.folder.absolute()))
 
     def _execute_pre_run_hooks(self) -> None:
-        collection.resume()
+        resume_collection()
         guarded(super()._execute_pre_run_hooks, self._signals, self.notices)()
 
     def _execute_post_run_hooks(self) -> None:

@@ -16,7 +16,7 @@ from sacred.commandline_options import CLIOption
 from sacred.observers import SlackObserver, TelegramObserver
 
 from sacristan.configs import to_plain
-from sacristan.configs.shipped import find_file
+from sacristan.configs.files import find_file
 from sacristan.experiments.running import commands, strictness
 from sacristan.experiments.running.aliases import Aliases
 from sacristan.experiments.running.captured_output import remember_terminal
@@ -47,7 +47,7 @@ from sacristan.observers.options import (
 )
 from sacristan.observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VARIABLE
 from sacristan.observers.record.redaction import redact
-from sacristan.observers.tensorboard.tensorboard_observer import TensorBoardObserver
+from sacristan.observers.tensorboard.observer import TensorBoardObserver
 
 __all__ = ["Launcher"]
 

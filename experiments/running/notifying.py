@@ -18,8 +18,15 @@ import numpy as np
 
 from sacristan.observers.errors import ObserversError
 from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
-from sacristan.observers.notifying.sending import LEVELS, Message, Sending, message_text
-from sacristan.observers.notifying.sent import SentMessages, alert_event, event_of_session
+from sacristan.observers.notifying.messages import (
+    LEVELS,
+    Message,
+    Sending,
+    SentMessages,
+    alert_event,
+    event_of_session,
+    message_text,
+)
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.identity import is_anonymous
 from sacristan.observers.record.points.points import Names

@@ -26,9 +26,9 @@ from sacred.utils import (
 )
 
 from sacristan.configs import freeze, to_plain
+from sacristan.configs.files import find_file, names_beside
 from sacristan.configs.map import is_group
 from sacristan.configs.nearest import nearest, suggestion
-from sacristan.configs.shipped import find_file, names_beside
 from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced
 from sacristan.ingredients.config.files import read_config_file

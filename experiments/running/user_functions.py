@@ -12,7 +12,7 @@ from typing import Any
 import wrapt
 from sacred.run import Run
 
-from sacristan.configs import collection
+from sacristan.configs.importing import resume_collection
 from sacristan.experiments.running.forking import ending_children
 from sacristan.experiments.running.ranks import ending_together
 from sacristan.experiments.running.signals import Signals
@@ -44,7 +44,7 @@ def guarded_main(
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        collection.resume()
+        resume_collection()
         try:
             return function(*args, **kwargs)
         except BaseException as error:

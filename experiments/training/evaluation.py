@@ -24,6 +24,7 @@ from sacristan.ingredients.models.modules import evaluating
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.training import check_patience
+from sacristan.observers.record.directions import monitored_direction
 
 __all__ = ["Monitor", "evaluate", "evaluate_and_predict", "predict"]
 
@@ -50,7 +51,7 @@ class Monitor:
     def __init__(self, name: str, mode: str = "auto", patience: int | None = None, min_delta: float = 0.0) -> None:
         check_patience(patience, min_delta)
         self.name = name
-        self.larger_is_better = mode == "max" or (mode == "auto" and name.endswith(("accuracy", "r2")))
+        self.larger_is_better = monitored_direction(name, mode) == "max"
         self.patience = patience
         self.min_delta = min_delta
         self.value = math.nan

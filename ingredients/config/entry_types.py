@@ -29,8 +29,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 from sacred.config.utils import undogmatize
 from yaml import YAMLError
 
+from sacristan.configs.files import load_yaml
 from sacristan.configs.nearest import nearest, question
-from sacristan.configs.yaml_text import load_yaml
 from sacristan.ingredients.config.construct import import_module, import_object, is_dotted_path
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.record.object_names import named, object_name

@@ -17,8 +17,7 @@ from typing import Any
 
 from sacred import SETTINGS
 
-from sacristan.configs.shipped import find_file
-from sacristan.configs.yaml_text import dump_yaml, load_json, load_yaml
+from sacristan.configs.files import dump_yaml, find_file, load_json, load_yaml
 from sacristan.ingredients.config.entry_types import literal
 from sacristan.ingredients.errors import ConfigError, MissingConfigFileError
 from sacristan.observers.file.recorded_values import is_recorded_object, opaque_in, read_back

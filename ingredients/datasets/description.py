@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sacristan.configs.files import find_file
 from sacristan.configs.map import abbreviated
-from sacristan.configs.shipped import find_file
 from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.datasets.csv_cells import read_cells, typed
 from sacristan.ingredients.datasets.image_folder import image_files

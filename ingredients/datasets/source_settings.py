@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.configs.shipped import find_file
+from sacristan.configs.files import find_file
 from sacristan.ingredients.datasets.split_rules import SplitRule
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@
     _artifacts/versions/<name>/used/v1/<uid> an empty file for each run that used it
     _artifacts/incoming/                     files that are not complete yet
 
-There are no locks (see `sacristan.observers.artifacts.manifests`). Without hard links, two processes that log one
+There are no locks (see `sacristan.observers.artifacts.version`). Without hard links, two processes that log one
 content at the same time may create two versions with the same digest, which is harmless.
 """
 
@@ -24,8 +24,7 @@ from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
-from sacristan.observers.artifacts.manifests import Manifests
-from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
+from sacristan.observers.artifacts.version import ArtifactVersion, Manifests, check_name, digest_of, parse_reference
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.json_text import parse_json

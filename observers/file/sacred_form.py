@@ -16,7 +16,7 @@ import numpy as np
 from sacred.serializer import flatten
 
 from sacristan.configs.map import abbreviated
-from sacristan.observers.media.snapshots import is_missing, of_known_type, to_numpy
+from sacristan.observers.media.arrays import is_missing, of_known_type, to_numpy
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import MAX_DIGITS, MAX_NOTED_LEVELS, as_text, is_unwritable, storable_integer
 from sacristan.observers.record.object_names import named

@@ -2,8 +2,8 @@
 
 A new kind is a module here, with a class that derives from `Media`, and a line in this file. Recording, delivery,
 copies and archives handle it without changes. TensorBoard and the board show its file by its content type, `image/png`
-as an image, unless `sacristan.observers.tensorboard.events` or `sacristan.runs.board.media_page` have a form for the
-kind.
+as an image, unless `sacristan.observers.tensorboard.run_events` or `sacristan.runs.board.media_page` have a form for
+the kind.
 
 The modules are loaded when a class is first used.
 """
@@ -17,7 +17,7 @@ __all__ = ["Audio", "Figure", "Histogram", "Html", "Image", "Media", "PointCloud
 
 # The module of each class.
 HOMES = {
-    "Audio": "sacristan.observers.media.audio",
+    "Audio": "sacristan.observers.media.audio_and_video",
     "Figure": "sacristan.observers.media.kinds",
     "Histogram": "sacristan.observers.media.kinds",
     "Html": "sacristan.observers.media.kinds",
@@ -26,15 +26,14 @@ HOMES = {
     "PointCloud": "sacristan.observers.media.point_clouds",
     "Table": "sacristan.observers.media.table",
     "Text": "sacristan.observers.media.kinds",
-    "Video": "sacristan.observers.media.video",
+    "Video": "sacristan.observers.media.audio_and_video",
 }
 
 if TYPE_CHECKING:
-    from sacristan.observers.media.audio import Audio
+    from sacristan.observers.media.audio_and_video import Audio, Video
     from sacristan.observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
     from sacristan.observers.media.point_clouds import PointCloud
     from sacristan.observers.media.table import Table
-    from sacristan.observers.media.video import Video
 else:
 
     def __getattr__(name: str) -> object:

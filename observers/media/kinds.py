@@ -19,8 +19,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sacristan.observers.errors import MediaError
-from sacristan.observers.media.pixels import as_bytes, check_pixels, cut_off, has_channels_first, png_bytes, png_size
-from sacristan.observers.media.snapshots import Snapshot
+from sacristan.observers.media.arrays import (
+    Snapshot,
+    as_bytes,
+    check_pixels,
+    cut_off,
+    has_channels_first,
+    png_bytes,
+    png_size,
+)
 from sacristan.observers.record.media_files import Content
 
 __all__ = [

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sacristan.observers.errors import MediaError
+from sacristan.observers.media.arrays import Snapshot, is_missing
 from sacristan.observers.media.kinds import Image, Media, are_numbers, snapshot
-from sacristan.observers.media.snapshots import Snapshot, is_missing
 from sacristan.observers.record.json_text import MAX_DIGITS, is_unwritable, storable_integer
 from sacristan.observers.record.media_files import Content
 

@@ -1,4 +1,6 @@
-"""Delivery of the artifacts that a run logged and used to MongoDB; resending one changes nothing.
+"""Artifacts in MongoDB: delivering those that a run logged and used, and downloading a version.
+
+Resending an artifact changes nothing.
 
 `artifacts` has one document for each content of an artifact, under an id made from name and digest:
 
@@ -18,21 +20,25 @@ import dataclasses
 import hashlib
 import io
 import logging
+import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import gridfs
 from pymongo.errors import DuplicateKeyError
 
+from sacristan.observers.artifacts.intake import Incoming
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactVersion
-from sacristan.observers.errors import ArtifactError
+from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.contents import Contents, Upload, content_id
 from sacristan.observers.mongo.documents import Packer, files_in, object_id
-from sacristan.observers.mongo.layout import Collections, make_artifact_indexes
+from sacristan.observers.mongo.layout import Collections, Document, make_artifact_indexes
+from sacristan.observers.record.json_text import parse_json
 
-__all__ = ["ArtifactDelivery", "artifact_id", "artifact_keys"]
+__all__ = ["ArtifactDelivery", "artifact_id", "artifact_keys", "fetch"]
 
 _log = logging.getLogger(__name__)
 
@@ -199,3 +205,62 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
             break
         listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
     return listed
+
+
+# ---------------------------------------------------------------------- downloading a version of an artifact fro
+
+
+def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
+    """Download a version of an artifact, unless the local store has its contents.
+
+    Args:
+        collections: The collections of the database.
+        reference: As for `ArtifactStore.resolve`, with the database's version numbers.
+        root: The folder of the local store of artifacts.
+
+    Returns:
+        The version, with its contents in the local store; None if the database has no such version.
+
+    Raises:
+        ArtifactError: If the reference is invalid or ambiguous, or the store cannot be written.
+        ArtifactDamagedError: If the database's copy is damaged.
+        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+    """
+    document = _find(collections, parse_reference(reference))
+    if document is None:
+        return None
+    files = gridfs.GridFS(collections.database)
+    try:
+        manifest = parse_json(files.get(document["manifest_id"]).read())
+        version = from_manifest(manifest, document["name"], document["version"], root / "contents")
+        if version.digest != document["digest"]:
+            raise ValueError("its manifest is that of another content")
+        _download(version, files, root)
+    except OSError as error:
+        raise ArtifactError(
+            f"{reference}: {root} cannot be written ({error.strerror}); make room or check its permissions"
+        ) from error
+    except (gridfs.errors.NoFile, gridfs.errors.CorruptGridFile, KeyError, ValueError) as error:
+        raise ArtifactDamagedError(f"{reference}: it is damaged in the database: {error}") from error
+    return version
+
+
+def _find(collections: Collections, wanted: Reference) -> Document | None:
+    if wanted.digest is None:
+        number = {} if wanted.number is None else {"version": wanted.number}
+        return collections.artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])
+    query = {"name": wanted.name, "digest": re.compile(f"^{wanted.digest}")}
+    found = list(collections.artifacts.find(query, {"files": 0}).limit(2))
+    if len(found) > 1:
+        raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several contents; give more digits")
+    return found[0] if found else None
+
+
+def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:
+    with Incoming(root) as incoming:
+        for file in {file.sha256: file for file in version.files}.values():
+            if not incoming.holds(file.sha256, file.bytes):
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes)
+                if sha256 != file.sha256:
+                    raise ValueError(f"the content of {file.path} is not what was logged")
+        incoming.publish()

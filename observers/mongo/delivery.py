@@ -4,16 +4,16 @@ Nothing here depends on the process that made the run: `Delivery` reads the run'
 already has. Resending something changes nothing:
 
 * a run has one document, found by its `uid`; the database assigns its integer `_id`
-  (`sacristan.observers.mongo.run_document`), or the run takes over a document that another program has staged
+  (`sacristan.observers.mongo.documents`), or the run takes over a document that another program has staged
   (`DocumentDelivery.take_over`);
 * points are appended on the condition that the database has exactly the points before them
-  (`sacristan.observers.mongo.points`);
-* each medium has an entry, under an id made from its place in the record (`sacristan.observers.mongo.media`);
+  (`sacristan.observers.mongo.series`);
+* each medium has an entry, under an id made from its place in the record (`sacristan.observers.mongo.series`);
 * contents of files are stored once, under an id made from their SHA-256 (`sacristan.observers.mongo.contents`);
 * values too large or too deep for a document are files, with a stand-in in their place
   (`sacristan.observers.mongo.documents`).
 
-A run counts as delivered once the database has confirmed all of it (`sacristan.observers.mongo.concerns`).
+A run counts as delivered once the database has confirmed all of it (`sacristan.observers.mongo.layout`).
 `sacristan.observers.mongo.layout` has the names of the collections.
 """
 
@@ -34,12 +34,17 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from sacristan.observers.mongo.artifacts import ArtifactDelivery
-from sacristan.observers.mongo.concerns import PATIENCE_S, confirmed, lacks_majority_reads
 from sacristan.observers.mongo.contents import Contents, Shipment
 from sacristan.observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
-from sacristan.observers.mongo.layout import Collections, Document, make_run_indexes
-from sacristan.observers.mongo.media import MediaDelivery, len_media
-from sacristan.observers.mongo.points import Behind, PointDelivery, len_points
+from sacristan.observers.mongo.layout import (
+    PATIENCE_S,
+    Collections,
+    Document,
+    confirmed,
+    lacks_majority_reads,
+    make_run_indexes,
+)
+from sacristan.observers.mongo.series import Behind, MediaDelivery, PointDelivery, len_media, len_points
 from sacristan.observers.mongo.verification import Lost, find_lost
 from sacristan.observers.record.files import replacing
 from sacristan.observers.record.identity import new_uid

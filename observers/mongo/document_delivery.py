@@ -14,9 +14,14 @@ import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
 from sacristan.observers.mongo.contents import Shipment
-from sacristan.observers.mongo.documents import files_in
+from sacristan.observers.mongo.documents import (
+    OUTPUT_HEAD_BYTES,
+    OUTPUT_TAIL_BYTES,
+    RunDocument,
+    files_in,
+    output_sizes,
+)
 from sacristan.observers.mongo.layout import Document
-from sacristan.observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, RunDocument, output_sizes
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.schema import (

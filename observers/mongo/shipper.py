@@ -12,8 +12,7 @@ from pymongo.errors import PyMongoError
 
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import explain, is_logged_out, is_refusal
-from sacristan.observers.mongo.media import len_media
-from sacristan.observers.mongo.points import len_points
+from sacristan.observers.mongo.series import len_media, len_points
 from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.schema import RUN
 

@@ -17,8 +17,7 @@ from sacristan.observers.mongo.artifacts import artifact_keys
 from sacristan.observers.mongo.contents import incomplete_files
 from sacristan.observers.mongo.documents import files_in
 from sacristan.observers.mongo.layout import Collections, Document
-from sacristan.observers.mongo.media import len_media
-from sacristan.observers.mongo.points import count_points, find_lost_metrics
+from sacristan.observers.mongo.series import count_points, find_lost_metrics, len_media
 
 __all__ = ["Lost", "find_lost"]
 

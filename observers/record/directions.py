@@ -1,14 +1,21 @@
-"""Direction in which a run's result and metrics are better: `better` in its info is `max` or `min` by name."""
+"""Direction in which a run's result and metrics are better: noted in its info, given by a mode, or known by name.
+
+`better` in the info is `max` or `min` by name. The direction of a metric that the training loop does not measure, and
+that nobody noted, is unknown.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-__all__ = ["BETTER", "DIRECTIONS", "base_name", "note_better", "noted_directions"]
+__all__ = ["BETTER", "DIRECTIONS", "MEASURED", "base_name", "monitored_direction", "note_better", "noted_directions"]
 
 BETTER = "better"
 DIRECTIONS = ("max", "min")
+# The metrics that the training loop measures.
+MEASURED = {"loss": "min", "accuracy": "max", "r2": "max", "mae": "min", "rmse": "min"}
+_GREATER_IS_BETTER = tuple(name for name, direction in MEASURED.items() if direction == "max")
 # The parts of the data that a metric is measured on; its direction is the same for each.
 _PARTS = ("train/", "val/", "test/", "info.test.", "info.val.", "info.train.")
 
@@ -38,3 +45,10 @@ def base_name(name: str) -> str:
         if name.startswith(part) and len(name) > len(part):
             return name.removeprefix(part)
     return name
+
+
+def monitored_direction(name: str, mode: object) -> str:
+    """Return the direction of a monitored metric: the mode of its `Monitor`; with `auto` its name decides."""
+    if mode in DIRECTIONS:
+        return str(mode)
+    return "max" if name.endswith(_GREATER_IS_BETTER) else "min"

@@ -27,7 +27,7 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note, a display name, verdicts on reproductions and who changed them; replaced whole
-    notified/            the messages about the run that were sent, see `sacristan.observers.notifying.sent`
+    notified/            the messages about the run that were sent, see `sacristan.observers.notifying.messages`
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
 and those recorded with `--anonymous` neither.
@@ -44,7 +44,7 @@ versions may add kinds:
     image, figure        PNG
     video                PNG, animated, of frames; or MP4 or WebM
     audio                WAV, 16 bits
-    point_cloud          PLY, see `sacristan.observers.media.ply`
+    point_cloud          PLY, see `sacristan.observers.media.point_clouds`
     histogram, table     JSON, see `sacristan.observers.media.kinds` and `read_table`
     text, html           UTF-8
 

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from sacristan.runs.comparison.direction import better_text, monitored_direction
+from sacristan.observers.record.directions import monitored_direction
+from sacristan.runs.comparison.direction import better_text
 from sacristan.runs.errors import StoreError
+from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
 
@@ -48,7 +50,7 @@ def checkpoint_scores(run: Run, names: Iterable[str]) -> Iterator[CheckpointScor
     """
     metric = run.get("config.training.monitor")
     metric = metric if isinstance(metric, str) and metric in run.summary else ""
-    direction = monitored_direction(run, metric)
+    direction = monitored_direction(metric, mapping_of(run.get("config.training")).get("mode"))
     points = _Validations(run, metric)
     for name in names:
         score = _score(points, name, direction)

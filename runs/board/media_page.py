@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from sacristan.observers.media.ply import read_header, read_points
+from sacristan.observers.media.point_clouds import read_header, read_points
 from sacristan.runs.board.content_page import FRAMED, kind_of, medium_at
 from sacristan.runs.board.medium_tables import TableView, table_page
 from sacristan.runs.board.previews import read_text

@@ -119,7 +119,7 @@ def _print(notice: Notice, *, in_json: bool) -> None:
 
 
 def _test(addresses: list[str]) -> int:
-    from sacristan.observers.notifying.sending import Message, Sending
+    from sacristan.observers.notifying.messages import Message, Sending
 
     problems = Sending(Message("test of Sacristan", "Notifications arrive here."), addresses).problems()
     for problem in problems:

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sacristan.observers.record.directions import DIRECTIONS, base_name, noted_directions
+from sacristan.observers.record.directions import DIRECTIONS, MEASURED, base_name, monitored_direction, noted_directions
 from sacristan.runs.errors import ComparisonError
-from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.names import STATISTICS
 from sacristan.runs.query.times import DURATION
 from sacristan.runs.stores.prefetching import prefetch
 from sacristan.runs.stores.run import Run
 
-__all__ = ["MODES", "better_text", "direction_of", "monitored_direction"]
+__all__ = ["MODES", "better_text", "direction_of"]
 
 MODES = ("auto", *DIRECTIONS)
-# The metrics that the training loop measures, by these names.
-_MEASURED = {"accuracy": "max", "r2": "max", "loss": "min", "mae": "min", "rmse": "min", DURATION: "min"}
 
 
 def direction_of(runs: Iterable[Run], field: str, mode: str = "auto") -> str:
@@ -57,23 +54,10 @@ def _recorded_by(run: Run, field: str) -> str | None:
         if direction is not None:
             return direction
     monitor, mode = run.get("config.training.monitor"), run.get("config.training.mode")
-    if isinstance(monitor, str) and base_name(monitor) == name:
-        if mode in DIRECTIONS:
-            return mode
-        if mode == "auto" and name.endswith(("accuracy", "r2")):
-            return "max"
-    return _MEASURED.get(name)
-
-
-def monitored_direction(run: Run, metric: str) -> str:
-    """Return the direction in which a run's training improved its monitored metric, as `Monitor` decides it.
-
-    With `training.mode=auto`, the metric's name decides.
-    """
-    mode = mapping_of(run.get("config.training")).get("mode")
-    if mode in DIRECTIONS:
-        return str(mode)
-    return "max" if metric.endswith(("accuracy", "r2")) else "min"
+    is_monitored = isinstance(monitor, str) and base_name(monitor) == name
+    if is_monitored and (mode in DIRECTIONS or (mode == "auto" and monitored_direction(name, mode) == "max")):
+        return monitored_direction(name, mode)
+    return {**MEASURED, DURATION: "min"}.get(name)
 
 
 def better_text(direction: str) -> str:

@@ -198,7 +198,7 @@ class Medium:
         Raises:
             StoreError: If the medium is no point cloud, or cannot be read.
         """
-        from sacristan.observers.media.ply import read_points  # imports numpy, which lists of runs do without
+        from sacristan.observers.media.point_clouds import read_points  # imports numpy, which lists of runs do without
 
         try:
             with self.content.open() as stream:

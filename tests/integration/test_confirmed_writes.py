@@ -12,8 +12,8 @@ from pymongo.errors import BulkWriteError, OperationFailure, WTimeoutError
 
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.mongo.concerns import committed, confirmed, lacks_majority_reads, sent
 from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.observers.mongo.layout import committed, confirmed, lacks_majority_reads, sent
 from sacristan.runs import copy, open_store
 from sacristan.runs.errors import ServerError, StoreError
 from sacristan.runs.sweeps.study import outages

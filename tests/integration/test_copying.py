@@ -100,8 +100,8 @@ def record(kind, folder, url, name):
 def few_per_document():
     """Let documents of the database be full of few points, so that runs of a few hundred reach the chunks beyond."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 400)
-        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 80)
+        patch.setattr("sacristan.observers.mongo.series.POINTS_PER_DOCUMENT", 400)
+        patch.setattr("sacristan.observers.mongo.series.POINTS_PER_CHUNK", 80)
         yield
 
 

@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
 import numpy as np
 
 from sacristan.observers.media.kinds import Media
-from sacristan.observers.media.pixels import png_bytes
+from sacristan.observers.media.arrays import png_bytes
 from sacristan.observers.record.media_files import Content
 
 

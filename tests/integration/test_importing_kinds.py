@@ -14,7 +14,7 @@ import sqlite3
 import numpy as np
 import pytest
 
-from sacristan.observers.media.pixels import png_bytes
+from sacristan.observers.media.arrays import png_bytes
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.transfer.foreign import import_foreign
 from tests.trackers import SAMPLES, digest_of, points_of, unpack

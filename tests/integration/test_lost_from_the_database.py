@@ -33,8 +33,8 @@ LOSSES = {
 @pytest.fixture(scope="module", autouse=True)
 def _small_documents():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-        patch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
+        patch.setattr("sacristan.observers.mongo.series.POINTS_PER_DOCUMENT", 40)
+        patch.setattr("sacristan.observers.mongo.series.POINTS_PER_CHUNK", 16)
         yield
 
 

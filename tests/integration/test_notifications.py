@@ -25,10 +25,9 @@ from sacristan.configs.installation import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.errors import MissingExtraError, NotifyError
-from sacristan.observers.notifying import sending
+from sacristan.observers.notifying import messages, sender
 from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
-from sacristan.observers.notifying.sending import Message, Sending
-from sacristan.observers.notifying.sent import ABANDONED_S, SentMessages
+from sacristan.observers.notifying.messages import ABANDONED_S, Message, Sending, SentMessages
 from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
 from sacristan.runs.errors import StoreAwayError
@@ -195,7 +194,7 @@ def test_receiver_that_fails_costs_the_run_nothing_and_the_watch_repeats_the_mes
         others = [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.parent.name != str(os.getpid())]
         commands = {path.parent: read(path) for path in others}
         assert not [line for line in commands.values() if SECRET.encode() in line]
-        senders = [process for process, line in commands.items() if sending.sender.__file__.encode() in line]
+        senders = [process for process, line in commands.items() if sender.__file__.encode() in line]
         assert senders
         assert not [process for process in senders if SECRET.encode() in read(process / "environ")]
     wait_for(claim.with_name("failed.unsent").exists)
@@ -215,7 +214,7 @@ def read(path):
 
 @pytest.mark.slow
 def test_receiver_that_drips_for_ever_is_left_when_the_time_is_over(monkeypatch, receivers):
-    monkeypatch.setattr(sending, "LIMIT_S", 5.0)
+    monkeypatch.setattr(messages, "LIMIT_S", 5.0)
     good, dripping = receivers(), receivers("drip")
     addresses = [dripping.address, good.address, "nosuch://x"]
     problems = Sending(Message("title", "text\x1b[0m"), addresses).problems()

@@ -22,7 +22,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import Destination, explain
-from sacristan.observers.mongo.points import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
+from sacristan.observers.mongo.series import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from sacristan.observers.mongo.shipper import Shipper
 from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.points.points import POINT
@@ -337,10 +337,10 @@ BREAKING = {"methods": ("insert_one", "update_one", "find_one", "bulk_write"), "
 @pytest.mark.slow
 @pytest.mark.parametrize("num_orders", [2, pytest.param(30, marks=pytest.mark.nightly)])
 def test_any_order_of_retries_and_restarts_ends_in_the_same_database(tmp_path, database, num_orders, monkeypatch):
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
-    monkeypatch.setattr("sacristan.observers.mongo.points._BATCH_POINTS", 25)
-    monkeypatch.setattr("sacristan.observers.mongo.media._BATCH_ENTRIES", 5)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("sacristan.observers.mongo.series._BATCH_POINTS", 25)
+    monkeypatch.setattr("sacristan.observers.mongo.series._BATCH_ENTRIES", 5)
 
     @settings(max_examples=num_orders)
     @given(seed=st.integers(0, 10**6))

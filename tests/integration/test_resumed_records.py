@@ -181,8 +181,8 @@ def record(tmp_path, monkeypatch):
 
     A document of the database is full of 200 points.
     """
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 200)
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_DOCUMENT", 200)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_CHUNK", 40)
     ex = Experiment("rewound", base_dir=Path(__file__).parent)
     ex.observers.append(FileObserver(tmp_path / "runs"))
 

@@ -14,7 +14,7 @@ from datetime import datetime
 
 import pytest
 
-from sacristan.observers.mongo.run_document import RunDocument
+from sacristan.observers.mongo.documents import RunDocument
 from sacristan.runs import open_store
 from sacristan.runs.errors import FilterError
 from sacristan.runs.query.filters import Words

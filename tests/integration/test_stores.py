@@ -820,8 +820,8 @@ def test_reproductions_are_kept_beside_tags_and_note(store):
 
 
 def test_output_of_a_long_run_in_mongo_goes_on_where_it_was_left(mongo_url, database, tmp_path):
-    """While a run goes on, its document has head and tail; see `sacristan.observers.mongo.run_document`."""
-    from sacristan.observers.mongo.run_document import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
+    """While a run goes on, its document has head and tail; see `sacristan.observers.mongo.documents`."""
+    from sacristan.observers.mongo.documents import OUTPUT_HEAD_BYTES, OUTPUT_TAIL_BYTES, shortened_output
 
     total = OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES + 1000
     whole = b"".join(b"%07d\n" % number for number in range(total // 8))
@@ -1077,8 +1077,8 @@ def test_list_of_a_database_fetches_what_it_shows_alone(database, mongo_url, mon
 
 
 def test_steps_that_become_fractions_late_come_back_from_chunks(database, mongo_url, tmp_path, monkeypatch):
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_DOCUMENT", 40)
-    monkeypatch.setattr("sacristan.observers.mongo.points.POINTS_PER_CHUNK", 16)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_DOCUMENT", 40)
+    monkeypatch.setattr("sacristan.observers.mongo.series.POINTS_PER_CHUNK", 16)
     ex = Experiment("fractions", base_dir=tmp_path, system_metrics_s=None)
     ex.observers.append(MongoObserver(mongo_url, database.name, failure_dir=tmp_path / "spool"))
     steps = [*range(50), *(50 + number / 4 for number in range(1, 50)), *range(70, 90)]

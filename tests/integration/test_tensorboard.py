@@ -178,7 +178,7 @@ def test_medium_that_is_not_what_its_content_type_says_is_left_out_and_named(tmp
 
 
 def test_sounds_videos_and_points_come_back_and_other_kinds_are_left_out(tmp_path, monkeypatch):
-    monkeypatch.setattr("sacristan.observers.tensorboard.events._MAX_POINTS", 3)
+    monkeypatch.setattr("sacristan.observers.tensorboard.run_events._MAX_POINTS", 3)
     points, colors = np.arange(15).reshape(5, 3), np.arange(15, dtype=np.uint8).reshape(5, 3)
     sound, video = Audio(np.zeros((4, 2)), 100), Video(np.zeros((2, 4, 6)), 5)
 

@@ -28,9 +28,7 @@ MAY_IMPORT = {
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
     "old_names configs.nearest",
-    "configs.collection configs.installation configs.map configs.shipped configs.slurm configs.standard_streams"
-    " configs.yaml_text",
-    "configs.printing configs.sending",
+    "configs.files configs.installation configs.map configs.slurm configs.standard_streams",
     "configs.importing",
     "configs",
     "observers.errors",

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.notifying.sent import SentMessages
+from sacristan.observers.notifying.messages import SentMessages
 from sacristan.observers.record.files import read_regular, replacing
 from sacristan.observers.record.locking import claimed
 from sacristan.observers.record.schema import NOTES, RUN

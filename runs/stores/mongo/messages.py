@@ -1,11 +1,11 @@
-"""Notes in runs' documents of the messages that were sent about them; see `sacristan.observers.notifying.sent`."""
+"""Notes in runs' documents of the messages that were sent about them; see `sacristan.observers.notifying.messages`."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sacristan.observers.notifying.sent import ABANDONED_S, SENT
+from sacristan.observers.notifying.messages import ABANDONED_S, SENT
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
 
 __all__ = ["MessageNotes"]

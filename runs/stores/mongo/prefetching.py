@@ -6,8 +6,7 @@ import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.mongo.documents import FILE
-from sacristan.observers.mongo.run_document import exact_time
+from sacristan.observers.mongo.documents import FILE, exact_time
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.serialized import without_pickles

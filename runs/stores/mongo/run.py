@@ -18,9 +18,8 @@ import bson
 from sacristan.configs.map import value_at
 from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.mongo.documents import files_in, object_id, restore, stored_key
-from sacristan.observers.mongo.fetch import fetch
-from sacristan.observers.mongo.run_document import exact_part, exact_time
+from sacristan.observers.mongo.artifacts import fetch
+from sacristan.observers.mongo.documents import exact_part, exact_time, files_in, object_id, restore, stored_key
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.points.points import Series
 from sacristan.observers.record.points.summaries import summarize

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sacristan.configs.yaml_text import load_yaml
+from sacristan.configs.files import load_yaml
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.fields import items, shown
 

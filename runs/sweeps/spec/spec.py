@@ -28,8 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.shipped import find_file
-from sacristan.configs.yaml_text import load_json, load_yaml
+from sacristan.configs.files import find_file, load_json, load_yaml
 from sacristan.runs.errors import SweepError
 from sacristan.runs.query.times import seconds_of
 from sacristan.runs.sweeps.spec.command import fixed_settings, read_words

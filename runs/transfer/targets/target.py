@@ -91,7 +91,7 @@ def _content(row: dict[str, Any], data: bytes, images: tuple[Content, ...]) -> C
 
 def _image(data: bytes) -> Content:
     """Return the image of a table's cell."""
-    from sacristan.observers.media.pixels import png_size
+    from sacristan.observers.media.arrays import png_size
 
     width, height = png_size(data)
     return Content(data, ".png", "image/png", {"width": width, "height": height})

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.media.pixels import png_size
+from sacristan.observers.media.arrays import png_size
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.observers.media.pixels import png_size
+from sacristan.observers.media.arrays import png_size
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import Content, MediaEntry

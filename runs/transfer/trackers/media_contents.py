@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from sacristan.observers.media.arrays import png_size
 from sacristan.observers.media.kinds import binned
-from sacristan.observers.media.pixels import png_size
 from sacristan.observers.media.table import Table
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.media_files import Content

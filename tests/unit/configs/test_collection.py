@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from sacristan.configs import collection
+from sacristan.configs.importing import pause_collection, resume_collection
 from sacristan.experiments import Experiment
 from sacristan.ingredients.errors import ConfigError
 
@@ -44,8 +44,8 @@ def test_garbage_is_collected_from_the_first_line_of_a_run_on_if_it_was_before(e
 
 def test_later_collections_do_not_scan_what_was_imported(ex):
     gc.unfreeze()
-    collection.pause()
-    collection.resume()
+    pause_collection()
+    resume_collection()
     assert gc.get_freeze_count() > 1000
 
 
@@ -58,7 +58,7 @@ def test_garbage_is_collected_after_a_run_that_was_refused(ex):
 def test_who_resumes_what_was_not_paused_changes_nothing():
     gc.disable()
     try:
-        collection.resume()
+        resume_collection()
         assert not gc.isenabled()
     finally:
         gc.enable()

@@ -451,7 +451,7 @@ def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path,
 
 
 def test_claim_of_a_killed_process_is_passed_over(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("sacristan.observers.artifacts.manifests._CLAIM_S", 0.0)
+    monkeypatch.setattr("sacristan.observers.artifacts.version._CLAIM_S", 0.0)
     store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
     (store.root / "versions" / "data" / "v2.json").touch()
     assert store.resolve("data").version == 1

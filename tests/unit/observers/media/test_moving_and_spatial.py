@@ -11,8 +11,8 @@ import torch
 
 from sacristan.observers import Audio, Html, PointCloud, Video
 from sacristan.observers.errors import MediaError
-from sacristan.observers.media.ply import ply_bytes, read_header, read_points
-from sacristan.observers.media.snapshots import Snapshot
+from sacristan.observers.media.arrays import Snapshot
+from sacristan.observers.media.point_clouds import ply_bytes, read_header, read_points
 
 RNG = np.random.default_rng(0)
 
@@ -200,7 +200,7 @@ def test_point_cloud_is_a_ply_file_of_32_bits():
 @pytest.mark.parametrize("num_points", [1, 9, 10])
 @pytest.mark.parametrize("stride", [1, 2, 7, 100])
 def test_points_are_read_by_a_stride_across_pieces(monkeypatch, num_points, stride):
-    monkeypatch.setattr("sacristan.observers.media.ply._PIECE_POINTS", 4)
+    monkeypatch.setattr("sacristan.observers.media.point_clouds._PIECE_POINTS", 4)
     points = np.arange(3 * num_points, dtype=np.float32).reshape(-1, 3)
     colors = points.astype(np.uint8)
     found = read_points(io.BytesIO(ply_bytes(points, colors)), stride)
@@ -280,7 +280,7 @@ def test_html_that_is_none_is_refused(text, got):
 )
 def test_file_that_would_be_too_large_is_refused(make, monkeypatch):
     monkeypatch.setattr("sacristan.observers.media.kinds.MAX_BYTES", 100)
-    monkeypatch.setattr("sacristan.observers.media.video._MAX_FRAME_BYTES", 100)
+    monkeypatch.setattr("sacristan.observers.media.audio_and_video._MAX_FRAME_BYTES", 100)
     with pytest.raises(MediaError, match=r"got \d+ MiB, expected 0 MiB at most; log a part of it, or keep the file by"):
         make()
 

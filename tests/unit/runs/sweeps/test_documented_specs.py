@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sacristan import runs
-from sacristan.configs.yaml_text import load_yaml
+from sacristan.configs.files import load_yaml
 from sacristan.runs.sweeps.spec.laws import DISTRIBUTIONS
 from sacristan.runs.sweeps.spec.methods import METHODS, STOPPING
 from sacristan.runs.sweeps.spec.spec import read_spec

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.configs.shipped import find_file, names_beside, typed_name
+from sacristan.configs.files import find_file, names_beside, typed_name
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
