@@ -21,6 +21,7 @@ from sacristan.runs.errors import RunsError
 __all__ = ["main", "make_parser"]
 
 _START = "start experiments"
+_RUN = "run a Python script as it is, and record it: sacristan run train.py --lr 3e-4"
 _NEW = "create an experiment in this folder, with an ingredient, a recipe and a test; or a project"
 # Experiments that need no file of the user's: the module of each in `sacristan.experiments`, and its line in --help.
 READY = {
@@ -41,6 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         words = words[1:]
     if words[:1] and words[0] in READY:
         return _run_experiment(*words)
+    if words[:1] == ["run"]:
+        from sacristan.experiments.scripts.program import run_program
+
+        run_program(words[1:])
     hold_standard_descriptors()
     try:
         with checked_output():
@@ -104,7 +109,7 @@ class _GroupingParser(Parser):
         formatter.add_text(self.description)
         [commands] = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         listed = {action.dest: action for action in commands._choices_actions}
-        for title, names in {_START: ["new", *READY], **GROUPS}.items():
+        for title, names in {_START: ["run", "new", *READY], **GROUPS}.items():
             formatter.start_section(title)
             formatter.add_arguments([listed[name.rstrip("_")] for name in names])
             formatter.end_section()
@@ -142,7 +147,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
                 add_store(command)
             loaded.add_arguments(command)
             command.set_defaults(command=loaded.main, parser=command)
-    for name, help in READY.items():  # run before anything is parsed
+    for name, help in {"run": _RUN, **READY}.items():  # run before anything is parsed
         commands.add_parser(name, help=help, is_listed=True)
     return parser
 

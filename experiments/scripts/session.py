@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from sacristan.experiments.scripts.script_run import ScriptRun, make_run
 from sacristan.ingredients.errors import ConcurrentRunError
 
 __all__ = ["Session", "active_session"]
+
+_log = logging.getLogger(__name__)
 
 # What ends a process by default, and can be caught; Ctrl-C raises KeyboardInterrupt in any Python.
 _SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
@@ -60,6 +63,7 @@ class Session:
         self._lock = threading.RLock()
         self._has_ended = False
         self._ending: BaseException | None = None
+        self._before_end: list[Callable[[], None]] = []
         self._undo = contextlib.ExitStack()
 
     @classmethod
@@ -110,6 +114,11 @@ class Session:
             if self._has_ended:
                 return
             self._has_ended = True
+            for step in self._before_end:
+                try:
+                    step()
+                except Exception:
+                    _log.exception("a last step of the run failed; the run ends without it")
             trace = None if error is None else error.__traceback__
             try:
                 self._recording.__exit__(None if error is None else type(error), error, trace)
@@ -121,6 +130,14 @@ class Session:
                 self._undo.close()
                 if _active is self:
                     _active = None
+
+    def before_end(self, step: Callable[[], None]) -> None:
+        """Call a function when the run ends, while it can still be logged to.
+
+        Args:
+            step: The function; its errors are logged.
+        """
+        self._before_end.append(step)
 
     def note_ending(self, error: BaseException | None) -> None:
         """Note what will end the process; the run ends with it when the process does, unless something else comes.

@@ -1,0 +1,253 @@
+"""`Capture`: what a script parses and logs with other libraries, passed on to its run.
+
+Adapters, the modules in `parsers` and `loggers`, are attached to a library when the script imports it; a library that
+the script never imports costs nothing. An adapter has
+
+    attach(module, capture)     wraps functions of the library, which tell `capture` what they were called with
+    stand_in(capture)           optional; makes a module to import instead of the library, unless `--also` names it
+    LACKS                       optional; what it does not record, by name, for the docs
+
+and knows the run through the methods of `Capture` alone. It never raises into the script, and never changes what the
+library returns.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.metadata
+import logging
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import wrapt
+from sacred.utils import SacredInterrupt
+
+from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.scripts.loggers import LOGGERS
+from sacristan.experiments.scripts.parsers import PARSERS
+from sacristan.observers.errors import ArtifactError, MediaError, MetricError
+from sacristan.observers.media.kinds import Media
+
+__all__ = ["Capture", "capture", "told", "watched"]
+
+_log = logging.getLogger(__name__)
+
+ENTRY_POINTS = "sacristan.loggers"
+
+
+class Capture:
+    """Passes on what adapters tell to the run that is being recorded; without one, it is lost.
+
+    All methods may be called at any time, from any thread, and raise nothing but what ends a trial of a sweep.
+
+    Attributes:
+        run: The run; None while none is recorded.
+        also: Libraries that do their own work, too, although they would reach a server.
+        before_first_log: Function to call before the first point; None for none.
+    """
+
+    def __init__(self) -> None:
+        self.run: LabRun | None = None
+        self.also: Collection[str] = ()
+        self._attached: set[str] = set()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._calls: dict[str, set[str]] = {}
+        self._warned: set[tuple[str, str]] = set()
+        # The library, step and value that each metric was logged with last.
+        self._last: dict[str, tuple[str, Any, Any]] = {}
+        self._has_settings = False
+        self.before_first_log: Callable[[], None] | None = None
+
+    def begin(self, run: LabRun, also: Collection[str] = ()) -> None:
+        """Pass on to this run from now on, and attach all adapters."""
+        self._forget()
+        self.run, self.also = run, also
+        _import_stand_ins(self)
+        for library, adapter in {**PARSERS, **LOGGERS, **_of_other_packages()}.items():
+            if library not in self._attached:
+                self._attached.add(library)
+                wrapt.register_post_import_hook(functools.partial(self._attach, adapter), library)
+
+    def end(self) -> None:
+        """Pass on nothing any more; the libraries stay wrapped."""
+        self.run = None
+
+    def _attach(self, adapter: str, module: ModuleType) -> None:
+        try:
+            importlib.import_module(adapter).attach(module, self)
+        except Exception as error:
+            self._warn(module.__name__, "attach", f"{module.__name__} cannot be watched ({_text(error)})")
+
+    # ------------------------------------------------------------------ what adapters tell
+
+    def log(self, values: Mapping[str, Any], step: Any = None, *, library: str, call: str) -> None:
+        """Log metrics; a value that another library has logged under the same name and step is kept once.
+
+        Args:
+            values: Numbers, and scalars of NumPy and torch, by name.
+            step: Their step; None counts.
+            library: Short name of the library, such as `tensorboard`.
+            call: Name of the function that the script called.
+        """
+        run = self.run
+        if run is None:
+            return
+        if library not in self._calls or call not in self._calls[library]:
+            self._note(library, call)
+        for name, value in values.items():
+            if len(self._calls) > 1 and self._is_repeated(name, value, step, library):
+                continue
+            try:
+                run.log_scalar(name, value, step)
+            except MetricError as error:
+                self._warn(library, f"{call} {name}", str(error))
+
+    def _is_repeated(self, name: str, value: Any, step: Any, library: str) -> bool:
+        """Return whether another library has just logged the same point."""
+        last = self._last.get(name)
+        if isinstance(value, int | float):
+            self._last[name] = (library, step, value)
+        if last is None or last[0] == library or last[1:] != (step, value) or step is None:
+            return False
+        self._warn(name, "repeated", f"{name} is logged with {last[0]} and {library}; equal points are recorded once")
+        return True
+
+    def config(self, values: Any, typed: Iterable[str] = (), *, library: str, call: str) -> None:
+        """Add settings to the config.
+
+        Args:
+            values: A mapping, a namespace or a dataclass.
+            typed: Dotted names of those that were typed.
+            library: As for `log`.
+            call: As for `log`.
+        """
+        if self.run is None:
+            return
+        self._note(library, call, silent=True)
+        if not self._has_settings:  # the words of the command line, which stood for them
+            self._has_settings = True
+            self.run.config.pop("args", None)
+        fields = values if isinstance(values, Mapping) else vars(values)
+        self.run.update_config({str(name): value for name, value in fields.items()}, typed)
+
+    def media(self, name: str, make: Callable[[], Media] | Media, step: Any = None, *, library: str, call: str) -> None:
+        """Log an image, a table, ...; `make` returns it, or is it."""
+        if self.run is None:
+            return
+        self._note(library, call)
+        try:
+            self.run.log_media(name, make if isinstance(make, Media) else make(), step)
+        except (MediaError, MetricError) as error:
+            self._warn(library, f"{call} {name}", str(error))
+
+    def artifact(self, path: str | Path, name: str | None = None, *, library: str, call: str) -> None:
+        """Keep a file as an artifact of the run."""
+        if self.run is None:
+            return
+        self._note(library, call)
+        try:
+            self.run.add_artifact(str(path), name)
+        except (ArtifactError, OSError) as error:
+            self._warn(library, f"{call} {path}", str(error))
+
+    def unknown(self, library: str, call: str) -> None:
+        """Warn, once, that a call of the script is not recorded."""
+        if self.run is not None:
+            self._warn(library, call, f"{library}: {call} is not recorded")
+
+    # ------------------------------------------------------------------ what people are told
+
+    def _note(self, library: str, call: str, *, silent: bool = False) -> None:
+        """Note in the record that a call of a library is recorded; say so at its first."""
+        calls = self._calls.setdefault(library, set())
+        if call in calls or self.run is None:
+            return
+        if not calls and not silent:
+            told(f"recording what the script logs with {library}")
+            step, self.before_first_log = self.before_first_log, None
+            if step is not None:
+                step()
+        calls.add(call)
+        self.run.info.setdefault("captured", {})[library] = sorted(calls)
+
+    def _warn(self, library: str, call: str, text: str) -> None:
+        if (library, call) not in self._warned:
+            self._warned.add((library, call))
+            told(text)
+
+
+def told(text: str) -> None:
+    """Print a line of the lab among the output of a script."""
+    stream = sys.stderr
+    try:
+        if stream is not None:
+            stream.write(f"sacristan: {text}\n")
+            stream.flush()
+    except (OSError, ValueError):  # the terminal is gone, or the script has closed it
+        pass
+
+
+def watched(function: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
+    """Return a function of a library that, called, calls `note(result, *args, **kwargs)` as well; errors are logged."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        try:
+            note(result, *args, **kwargs)
+        except SacredInterrupt:
+            raise
+        except Exception as error:
+            capture._warn(function.__qualname__, "failed", f"{function.__qualname__} is not recorded ({_text(error)})")
+        return result
+
+    return call
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _of_other_packages() -> dict[str, str]:
+    """Return the adapters that other packages bring: the module of each, by the name of its library."""
+    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+    return {point.name: point.value for point in found}
+
+
+# ---------------------------------------------------------------------- stand-ins
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """Finds modules that stand in for libraries which would reach a server."""
+
+    def __init__(self, of: Capture) -> None:
+        self._capture = of
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if fullname not in LOGGERS or self._capture.run is None or fullname in self._capture.also:
+            return None
+        adapter = importlib.import_module(LOGGERS[fullname])
+        return ModuleSpec(fullname, self, is_package=True) if hasattr(adapter, "stand_in") else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return importlib.import_module(LOGGERS[spec.name]).stand_in(self._capture)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: the adapter has made the module."""
+
+
+def _import_stand_ins(of: Capture) -> None:
+    if not any(isinstance(finder, _StandIns) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _StandIns(of))
+
+
+# Of this process; wrapped libraries pass on to whatever run is recorded.
+capture = Capture()

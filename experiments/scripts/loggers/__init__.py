@@ -1,0 +1,15 @@
+"""What scripts log with other libraries: one module each, see `sacristan.experiments.scripts.capturing`.
+
+A new one is a module here with `attach`, or `stand_in`, and a line below; or an entry point `sacristan.loggers` of your
+package, named by the library: `my_logger = my_package.my_adapter`.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LOGGERS"]
+
+# The module of each library's adapter, by what the script imports.
+LOGGERS = {
+    "torch.utils.tensorboard": "sacristan.experiments.scripts.loggers.tensorboard_writers",
+    "tensorboardX": "sacristan.experiments.scripts.loggers.tensorboard_writers",
+}

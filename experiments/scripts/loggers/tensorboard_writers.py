@@ -1,0 +1,183 @@
+"""Event files: `SummaryWriter` of `torch.utils.tensorboard` and of `tensorboardX`, which write their files as ever.
+
+Metrics have the names that `sacristan import` gives those of the same files.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sacristan.experiments.scripts.capturing import Capture, watched
+from sacristan.observers.media.kinds import Figure, Histogram, Image, Text
+
+__all__ = ["LACKS", "attach"]
+
+LACKS = ("add_audio", "add_embedding", "add_graph", "add_mesh", "add_pr_curve", "add_tensor", "add_video", "walltime")
+_NAME = "tensorboard"
+# Folders that say what their points are of, whether or not another writer has the same tags.
+_SPLITS = ("train", "training", "val", "valid", "validation", "eval", "test")
+
+
+def attach(module: ModuleType, capture: Capture) -> None:
+    """Watch the writers of the module."""
+    writer = module.SummaryWriter
+    records = _Calls(capture)
+    writer.add_hparams = records.within_hparams(writer.add_hparams)
+    for call in ("add_scalar", "add_scalars", "add_hparams", "add_image", "add_images", "add_figure", "add_histogram"):
+        _watch(writer, call, getattr(records, call))
+    _watch(writer, "add_text", records.add_text)
+    for call in LACKS:
+        if call in vars(writer):
+            _watch(writer, call, functools.partial(_ignore, capture, call))
+
+
+def _watch(writer: type, call: str, note: Callable[..., None]) -> None:
+    if call in vars(writer):
+        setattr(writer, call, watched(getattr(writer, call), lambda _, *args, **kwargs: note(*args, **kwargs)))
+
+
+def _ignore(capture: Capture, call: str, *_: Any, **__: Any) -> None:
+    capture.unknown(_NAME, call)
+
+
+class _Calls:
+    """The calls of writers, with their signatures: what each tells the run."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        # The folder of the first writer, and what the tags of each other one begin with.
+        self._first: str | None = None
+        self._prefixes: dict[str, str] = {}
+        self._in_hparams = False
+
+    def within_hparams(self, add_hparams: Callable[..., None]) -> Callable[..., None]:
+        """Return the method such that the writer which it makes for the metrics is not watched."""
+
+        @functools.wraps(add_hparams)
+        def call(*args: Any, **kwargs: Any) -> None:
+            self._in_hparams = True
+            try:
+                add_hparams(*args, **kwargs)
+            finally:
+                self._in_hparams = False
+
+        return call
+
+    def _prefix(self, writer: Any) -> str:
+        """Return what the tags of a writer begin with: nothing for the first one, else the name of its folder."""
+        folder = str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
+        known = self._prefixes.get(folder)
+        if known is None:
+            name = Path(folder).name
+            if self._first is None:
+                self._first = folder
+            is_needed = folder != self._first or name.lower() in _SPLITS
+            known = self._prefixes[folder] = f"{name}/" if is_needed else ""
+        return known
+
+    def _name(self, writer: Any, tag: str) -> str:
+        prefix = self._prefix(writer)
+        return tag if tag.startswith(prefix) else prefix + tag
+
+    def add_scalar(self, writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
+        if not self._in_hparams:
+            self._capture.log(
+                {self._name(writer, tag): scalar_value}, _step(global_step), library=_NAME, call="add_scalar"
+            )
+
+    def add_scalars(
+        self,
+        writer: Any,
+        main_tag: str,
+        tag_scalar_dict: Mapping[str, Any],
+        global_step: Any = None,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        # As the folders are called that it writes to, one for each scalar, and the tag in them.
+        folder = self._name(writer, main_tag.replace("/", "_"))
+        values = {f"{folder}_{name}/{main_tag}": value for name, value in tag_scalar_dict.items()}
+        self._capture.log(values, _step(global_step), library=_NAME, call="add_scalars")
+
+    def add_hparams(
+        self, _: Any, hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, Any], *__: Any, **more: Any
+    ) -> None:
+        self._capture.config(hparam_dict, library=_NAME, call="add_hparams")
+        self._capture.log(metric_dict, _step(more.get("global_step")), library=_NAME, call="add_hparams")
+
+    def add_image(
+        self,
+        writer: Any,
+        tag: str,
+        img_tensor: Any,
+        global_step: Any = None,
+        walltime: Any = None,
+        dataformats: str = "CHW",
+    ) -> None:
+        make = functools.partial(_image, img_tensor, dataformats)
+        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_image")
+
+    def add_images(
+        self,
+        writer: Any,
+        tag: str,
+        img_tensor: Any,
+        global_step: Any = None,
+        walltime: Any = None,
+        dataformats: str = "NCHW",
+    ) -> None:
+        place = dataformats.upper().index("N")
+        make = functools.partial(_grid, img_tensor, place, dataformats.upper().replace("N", ""))
+        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_images")
+
+    def add_figure(
+        self, writer: Any, tag: str, figure: Any, global_step: Any = None, close: bool = True, *_: Any
+    ) -> None:
+        figures = figure if isinstance(figure, list | tuple) else [figure]
+        for each in figures:
+            make = functools.partial(Figure, each)
+            self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_figure")
+
+    def add_histogram(self, writer: Any, tag: str, values: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
+        make = functools.partial(Histogram, values)
+        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_histogram")
+
+    def add_text(self, writer: Any, tag: str, text_string: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
+        make = functools.partial(Text, str(text_string))
+        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_text")
+
+
+def _step(step: Any) -> Any:
+    """Return a step as a whole number, as the files have it; None counts, where they have 0 each time."""
+    return None if step is None else int(step)
+
+
+def _image(values: Any, dataformats: str) -> Image:
+    """Return an image from one whose axes are in the given order."""
+    return Image(_channels_last(_as_array(values), dataformats.upper()))
+
+
+def _grid(values: Any, place: int, dataformats: str) -> Image:
+    """Return the images of a batch beside each other, as one."""
+    import numpy as np
+
+    images = [_channels_last(each, dataformats) for each in np.moveaxis(_as_array(values), place, 0)]
+    return Image(np.concatenate(images, axis=1))
+
+
+def _as_array(values: Any) -> Any:
+    import numpy as np
+
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
+def _channels_last(values: Any, dataformats: str) -> Any:
+    import numpy as np
+
+    order = [dataformats.index(axis) for axis in "HWC" if axis in dataformats]
+    found = np.transpose(values, order)
+    return np.clip(found, 0.0, 1.0) if found.dtype.kind == "f" else found.astype(np.uint8)

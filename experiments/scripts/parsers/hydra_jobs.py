@@ -1,0 +1,34 @@
+"""Hydra: the config of a job, composed and resolved; overrides count as typed."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+from sacristan.experiments.scripts.capturing import Capture
+
+__all__ = ["attach"]
+
+
+def attach(module: ModuleType, capture: Capture) -> None:
+    """Watch the function that runs a job, which is told its config first."""
+    run_job = module.run_job
+
+    @functools.wraps(run_job)
+    def run(task_function: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            _tell(capture, config)
+        except Exception:  # an interpolation that cannot be resolved, which Hydra itself will report
+            capture.unknown("hydra", "run_job")
+        return run_job(task_function, config, *args, **kwargs)
+
+    module.run_job = run
+
+
+def _tell(capture: Capture, config: Any) -> None:
+    from omegaconf import OmegaConf
+
+    overrides = [str(word).lstrip("+~").partition("=")[0] for word in config.hydra.overrides.task]
+    settings = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+    capture.config(OmegaConf.to_container(settings, resolve=True), overrides, library="hydra", call="main")

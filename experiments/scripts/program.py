@@ -1,0 +1,325 @@
+"""`sacristan run`: a script as `__main__` of this process, which it cannot tell from a Python of its own, recorded."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import atexit
+import builtins
+import contextlib
+import importlib.util
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from sacristan.configs.nearest import suggestion
+from sacristan.experiments.scripts.capturing import capture, told
+from sacristan.experiments.scripts.session import Session
+from sacristan.ingredients.errors import LabError
+from sacristan.observers.errors import ObserversError
+
+__all__ = ["add_options", "run_program", "split_words"]
+
+_VALUED = ("--name", "--set", "--keep", "--also", "-m")
+_USAGE_CODE = 2  # as Python's, for a file that is not there
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `sacristan run`, which come before the script."""
+    parser.add_argument("--name", metavar="NAME", help="name of the experiment; by default that of the script")
+    parser.add_argument(
+        "--set",
+        metavar="CONSTANT",
+        action="append",
+        default=[],
+        dest="constants",
+        help="take a constant at the top of the script as a setting; may be repeated",
+    )
+    parser.add_argument(
+        "--keep",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="keep the files that the script writes there, such as 'out/*.pt', as artifacts; may be repeated",
+    )
+    parser.add_argument(
+        "--also",
+        metavar="LIBRARY",
+        action="append",
+        default=[],
+        help="let a logging library do its own work, too, although it would reach a server; may be repeated",
+    )
+    parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module instead of a file, as python -m does")
+    parser.add_argument("program", metavar="SCRIPT", nargs="?", help="the script; all words after it are its own")
+
+
+def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the words of `sacristan run` up to the script, which is the last of them, and the script's own words."""
+    place = 0
+    while place < len(words) and words[place].startswith("-") and words[place] != "-":
+        if words[place] == "-m":
+            return list(words[: place + 2]), list(words[place + 2 :])
+        place += 2 if words[place] in _VALUED else 1
+    return list(words[: place + 1]), list(words[place + 1 :])
+
+
+class _Rejected(Exception):  # noqa: N818 - it never leaves this module
+    """The words name nothing that can be run."""
+
+
+def run_program(words: Sequence[str]) -> NoReturn:
+    """Run and record what `sacristan run WORDS` names, and exit as it does.
+
+    Of several processes that a launcher such as torchrun starts, the first one records.
+
+    Args:
+        words: The options of `sacristan run`, the script, and its own words.
+
+    Raises:
+        SystemExit: Always. Its code is that of the script, or 2 if there is no script to run.
+    """
+    parser = argparse.ArgumentParser(
+        prog="sacristan run",
+        usage="%(prog)s [options] SCRIPT [ARGUMENTS]\n       %(prog)s [options] -m MODULE [ARGUMENTS]",
+        description="Run a Python script as it is, and record it.",
+    )
+    add_options(parser)
+    before, args = split_words(words)
+    options = parser.parse_args(before)
+    atexit.register(_die_by_interrupt)  # first, so that it is the last to be called
+    try:
+        program = _program(options, args)
+        program.prepare()
+        session = None if int(os.environ.get("RANK") or 0) else _begin(options, program)
+    except _Rejected as error:
+        told(f"error: {error}")
+        sys.exit(_USAGE_CODE)
+    except (LabError, ObserversError) as error:
+        told(f"error: {error}")
+        sys.exit(1)
+    _exit_as(program, session)
+
+
+def _program(options: argparse.Namespace, args: Sequence[str]) -> _File | _Module:
+    if options.module is not None:
+        if options.constants:
+            raise _Rejected("--set names constants of a script; got a module (-m)")
+        return _Module(options.module, args)
+    if options.program is None:
+        raise _Rejected("got no script; write sacristan run train.py, or sacristan run -m package.train")
+    return _File(options.program, args, options.constants)
+
+
+def _begin(options: argparse.Namespace, program: _File | _Module) -> Session:
+    folder, start = Path.cwd(), time.time()
+    script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True}
+    config = {**({"args": program.args} if program.args else {}), **program.constants}
+    session = Session.begin(options.name, config, script=script)
+    capture.begin(session.run, options.also)
+    if program.names:
+
+        def take_constants() -> None:  # as the script has changed them, such as by a file that it executes
+            values = vars(sys.modules["__main__"])
+            session.run.update_config({name: values[name] for name in program.names if name in values})
+
+        capture.before_first_log = take_constants
+        session.before_end(take_constants)
+    session.before_end(lambda: _keep(options.keep, folder, start))
+    session.before_end(capture.end)
+    return session
+
+
+def _keep(patterns: Sequence[str], folder: Path, start: float) -> None:
+    """Keep the files below `folder` that were written since the start, as artifacts with their names there."""
+    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+        if path.is_file() and path.stat().st_mtime >= start - 1:  # file systems round times
+            name = str(path.relative_to(folder)) if folder in path.parents else path.name
+            capture.artifact(path, name, library="files", call="keep")
+
+
+# ---------------------------------------------------------------------- what is run
+
+
+class _File:
+    """A script.
+
+    Attributes:
+        name: Its path, as it was typed.
+        names: Constants that were named as settings.
+        constants: Those of them that have a plain value in the script.
+    """
+
+    kind = "file"
+
+    def __init__(self, path: str, args: Sequence[str], names: Sequence[str]) -> None:
+        self.name, self.args, self.names = path, list(args), list(names)
+        self._source = _source_of(path)
+        self.constants = _constants(path, self._source, names) if names else {}
+
+    def prepare(self) -> None:
+        """Let this process look as `python SCRIPT` does when the script begins."""
+        path = str(Path(self.name).absolute())
+        self._main = _make_main(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        sys.argv[:] = [self.name, *self.args]
+        sys.orig_argv[:] = [sys.executable, *sys.argv]
+        if not sys.flags.safe_path:
+            sys.path[0] = str(Path(path).resolve().parent)
+
+    def run(self) -> None:
+        """Run it."""
+        exec(compile(self._source, str(self._main.__file__), "exec", dont_inherit=True), vars(self._main))
+
+
+class _Module:
+    """A module, or the module `__main__` of a package."""
+
+    kind = "module"
+    names: Sequence[str] = ()
+    constants: dict[str, Any] = {}  # noqa: RUF012 - never written to
+
+    def __init__(self, name: str, args: Sequence[str]) -> None:
+        self.name, self.args = name, list(args)
+
+    def prepare(self) -> None:
+        """Let this process look as `python -m MODULE` does when the module is looked up."""
+        if not sys.flags.safe_path:
+            sys.path[0] = os.getcwd()  # noqa: PTH109 - as Python does for -m
+        spec = _spec_of(self.name)
+        _make_main(__file__=spec.origin, __spec__=spec)
+        sys.argv[:] = ["-m", *self.args]
+        sys.orig_argv[:] = [sys.executable, "-m", self.name, *self.args]
+
+    def run(self) -> None:
+        """Run it, as Python does."""
+        runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # it is what `python -m` calls
+
+
+def _make_main(**names: Any) -> ModuleType:
+    """Put a new module in the place of `__main__`; the old one lives on."""
+    global _lab_main
+    _lab_main = sys.modules["__main__"]
+    main = ModuleType("__main__")
+    vars(main).update({"__annotations__": {}, "__builtins__": builtins, "__package__": None, **names})
+    sys.modules["__main__"] = main
+    return main
+
+
+_lab_main: ModuleType
+
+
+def _source_of(path: str) -> bytes:
+    """Return the source of a script; reject what is none."""
+    if Path(path).is_dir():
+        raise _Rejected(f"{path}: got a folder, expected a Python script; run a package with -m")
+    try:
+        source = Path(path).read_bytes()
+    except OSError as error:
+        known = [str(each) for each in Path(path).parent.glob("*.py")]
+        hint = (
+            suggestion(path, known) if isinstance(error, FileNotFoundError) and known else "give the path of a script"
+        )
+        raise _Rejected(f"{path}: {error.strerror}; {hint}") from None
+    if Path(path).suffix != ".py":
+        try:
+            compile(source, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError):
+            raise _Rejected(f"{path}: this is no Python script") from None
+    return source
+
+
+def _constants(path: str, source: bytes, names: Sequence[str]) -> dict[str, Any]:
+    """Return the values of constants at the top of a script, without those that are computed."""
+    found: dict[str, Any] = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                if isinstance(target, ast.Name):
+                    found[target.id] = node.value
+    values = {}
+    for name in names:
+        if name not in found:
+            raise _Rejected(f"--set {name}: {path} sets no such name at its top; {suggestion(name, found)}")
+        with contextlib.suppress(ValueError):  # it is computed when the script runs
+            values[name] = ast.literal_eval(found[name])
+    return values
+
+
+def _spec_of(name: str) -> ModuleSpec:
+    """Return the spec of a module without importing the packages that it is in."""
+    top, *rest = name.split(".")
+    spec = importlib.util.find_spec(top) if top else None
+    for part in rest:
+        if spec is None or spec.submodule_search_locations is None:
+            break
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", spec.submodule_search_locations)
+    else:
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = PathFinder.find_spec(f"{name}.__main__", spec.submodule_search_locations)
+        if spec is not None and spec.origin is not None:
+            return spec
+    raise _Rejected(f"-m {name}: there is no such module that can be run; for a file, leave out -m")
+
+
+# ---------------------------------------------------------------------- how it ends
+
+_was_interrupted = False
+
+
+def _exit_as(program: _File | _Module, session: Session | None) -> NoReturn:
+    """Run a program, and exit as Python does after it; the run ends when the process has no more code to run."""
+    global _was_interrupted
+    code: Any = None
+    try:
+        program.run()
+    except SystemExit as error:
+        if session is not None:
+            session.note_ending(error)
+        raise
+    except BaseException as error:
+        if session is not None:
+            session.note_ending(error)
+        _was_interrupted = isinstance(error, KeyboardInterrupt)
+        _report(error)
+        code = 1
+    else:
+        if session is not None:
+            session.note_ending(None)
+    raise SystemExit(code)
+
+
+def _report(error: BaseException) -> None:
+    """Print an error as Python does, without the frames of this module."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+    sys.last_exc = error  # type: ignore[attr-defined,unused-ignore]  # from Python 3.12 on
+    for stream in (sys.stderr, sys.stdout):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    try:
+        sys.excepthook(type(error), error, trace)
+    except Exception:
+        print("Error in sys.excepthook:", file=sys.stderr)  # noqa: T201 - as Python does
+        traceback.print_exc()
+        print("\nOriginal exception was:", file=sys.stderr)  # noqa: T201
+        sys.__excepthook__(type(error), error, trace)
+
+
+def _die_by_interrupt() -> None:
+    """End the process by SIGINT after an uncaught Ctrl-C, as Python does, so that a shell sees it."""
+    if _was_interrupted:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)

@@ -1,0 +1,349 @@
+"""`sacristan run`: a script behaves as under Python itself, and its record has what it did."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+
+import pytest
+
+from sacristan.runs import open_store
+from tests.processes import PIPE, run
+
+# Scripts that print what they see, and end in some way.
+SCRIPTS = {
+    "what it is": """
+        '''Its text.'''
+        import os, sys
+        print(__name__, __file__, __doc__, __spec__, __package__, __cached__, type(__loader__).__name__)
+        print(sys.argv, sys.path[0], sys.orig_argv[1:], os.getcwd(), sys.modules["__main__"].__dict__ is globals())
+        print(sorted(globals()))
+    """,
+    "stdin": "import sys; print(input('name? '), sys.stdin.read(), sys.stdin.isatty())",
+    "exits with a number": "import sys; sys.exit(3)",
+    "exits with a text": "import sys; sys.exit('text')",
+    "exits by raise": "raise SystemExit(4)",
+    "fails": "def f():\\n    return 1 / 0\\nprint('before')\\nf()",
+    "fails from a cause": "try:\\n    1 / 0\\nexcept ZeroDivisionError as e:\\n    raise KeyError('k') from e",
+    "is no syntax": "print('never')\\nx = = 3",
+    "leaves at once": "import os; print('out', flush=True); os._exit(5)",
+    "crashes": "import ctypes; print('out', flush=True); ctypes.string_at(0)",
+    "is interrupted": "print('out', flush=True); raise KeyboardInterrupt",
+    "is terminated": "import os, signal; print('out', flush=True); os.kill(os.getpid(), signal.SIGTERM); signal.pause()",
+    "gets Ctrl-C": "import os, signal; print('out', flush=True); os.kill(os.getpid(), signal.SIGINT); signal.pause()",
+    "handles signals": """
+        import os, signal, sys
+        signal.signal(signal.SIGTERM, lambda number, frame: (print("handled", number), sys.exit(7)))
+        os.kill(os.getpid(), signal.SIGTERM)
+    """,
+    "order at exit": """
+        import atexit, threading, time
+        atexit.register(print, "first registered")
+        atexit.register(print, "second registered")
+        threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
+        print("end")
+    """,
+    "own excepthook": """
+        import sys
+        sys.excepthook = lambda kind, error, trace: print("hook", kind.__name__, error, trace.tb_lineno)
+        raise ValueError("x")
+    """,
+    "pickles": """
+        import pickle
+        class Point:
+            x = 3
+        print(pickle.loads(pickle.dumps(Point())).x, Point.__module__)
+    """,
+    "spawns": """
+        import multiprocessing
+        class Net:
+            w = 4
+        def work(net):
+            return net.w, __name__
+        if __name__ == "__main__":
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                print(pool.map(work, [Net()]))
+    """,
+    "forks": """
+        import os, sys
+        pid = os.fork()
+        if pid == 0:
+            print("child", flush=True)
+            sys.exit(6)
+        print("parent", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """,
+    "changes folder": "import os; os.makedirs('deep'); os.chdir('deep'); open('f', 'w').close(); print(os.listdir('.'))",
+    "replaces stdout": """
+        import io, sys
+        sys.stdout = io.StringIO()
+        print("hidden")
+        text, sys.stdout = sys.stdout.getvalue(), sys.__stdout__
+        print("shown", text)
+    """,
+    "logs": "import logging; logging.basicConfig(level=10); logging.info('x'); print(len(logging.root.handlers))",
+    "warns": "import warnings; warnings.warn('old', stacklevel=1); print(len(warnings.filters) > 0)",
+}
+
+
+def as_text(script):
+    lines = script.replace("\\n", "\n").strip("\n").split("\n")
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    return "\n".join(line[indent:] for line in lines)
+
+
+def started(words, folder, env=None):
+    folder.mkdir(exist_ok=True)
+    done = run([sys.executable, *words], cwd=folder, stdout=PIPE, stderr=PIPE, text=True, env=env, input="ann\nrest")
+    own = [line for line in done.stderr.splitlines() if not line.startswith("sacristan: ")]
+    return done.returncode, done.stdout.replace(str(folder), "HERE"), "\n".join(own).replace(str(folder), "HERE")
+
+
+def only_run(folder):
+    with open_store(folder / "my_runs") as store:
+        [found] = store.find()
+        return found
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("name", [*SCRIPTS])
+def test_script_behaves_as_under_python(tmp_path, name):
+    for folder in ("plain", "run"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text(as_text(SCRIPTS[name]))
+    plain = started(["train.py", "--lr", "3"], tmp_path / "plain")
+    under = started(["-m", "sacristan", "run", "train.py", "--lr", "3"], tmp_path / "run")
+    assert under == plain
+    found = only_run(tmp_path / "run")
+    statuses = {0: "COMPLETED", -signal.SIGSEGV: "DEAD"}
+    interrupted = plain[0] in (-signal.SIGINT, -signal.SIGTERM)
+    assert found.status == statuses.get(plain[0], "INTERRUPTED" if interrupted else "FAILED")
+    assert found.get("meta.script") == {
+        "kind": "file", "program": "train.py", "args": ["--lr", "3"], "captured": True
+    }
+    assert found.config == {"args": ["--lr", "3"]}
+
+
+def test_module_behaves_as_under_python(tmp_path):
+    text = "import sys, os\nprint(__name__, __spec__.name, __file__, __package__, sys.argv, sys.path[0])\n1 / 0\n"
+    for folder in ("plain", "run"):
+        package = tmp_path / folder / "pkg"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("import sys\nprint('package', sys.argv)\n")
+        (package / "train.py").write_text(text)
+        (package / "__main__.py").write_text(text)
+    for module in ("pkg.train", "pkg"):
+        plain = started(["-m", module, "x"], tmp_path / "plain")
+        under = started(["-m", "sacristan", "run", "--name", "mine", "-m", module, "x"], tmp_path / "run")
+        assert under == plain
+    with open_store(tmp_path / "run" / "my_runs") as store:
+        for found in store.find():
+            assert (found.get("experiment.name"), found.status) == ("mine", "FAILED")
+            assert "pkg/train.py" in str(found.get("experiment.sources")) or "pkg/__main__.py" in str(
+                found.get("experiment.sources")
+            )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["trian.py"], "trian.py: No such file or directory; did you mean train.py?"),
+        (["folder"], "folder: got a folder, expected a Python script"),
+        (["data.bin"], "data.bin: this is no Python script"),
+        ([], "got no script; write sacristan run train.py"),
+        (["-m", "no.such"], "-m no.such: there is no such module"),
+        (["--set", "EPOCH", "train.py"], "--set EPOCH: train.py sets no such name at its top; did you mean EPOCHS?"),
+    ],
+)
+def test_wrong_words_are_one_sentence(tmp_path, words, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "data.bin").write_bytes(b"\0\1\2")
+    (tmp_path / "train.py").write_text("EPOCHS = 3\n")
+    command = [sys.executable, "-m", "sacristan", "run", *words]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"sacristan: error: {message}")
+    assert not (tmp_path / "my_runs").exists()
+
+
+def test_constants_and_kept_files_are_in_the_record(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.pt").write_text("old")
+    import os
+
+    os.utime(tmp_path / "out" / "old.pt", (0, 0))
+    (tmp_path / "train.py").write_text(
+        "LR, EPOCHS = 0.1, 3\nWIDTH = 4\nDEPTH = WIDTH * 2\nexec('WIDTH = 5')\nopen('out/new.pt', 'w').write('weights')\n"
+    )
+    words = ["-m", "sacristan", "run", "--set", "WIDTH", "--set=DEPTH", "--keep", "out/*.pt", "train.py"]
+    assert started(words, tmp_path)[0] == 0
+    found = only_run(tmp_path)
+    assert found.config == {"WIDTH": 5, "DEPTH": 8}
+    assert found.get("artifacts") == ["out/new.pt"]
+    assert (tmp_path / "my_runs" / "1" / "out" / "new.pt").read_text() == "weights"
+    assert (tmp_path / "out" / "new.pt").read_text() == "weights"
+
+
+def test_later_ranks_of_a_launch_run_without_a_record(tmp_path):
+    (tmp_path / "train.py").write_text("import sys; print(sys.argv); sys.exit(3)")
+    words = ["-m", "sacristan", "run", "train.py", "x"]
+    assert started(words, tmp_path, {"RANK": "1", "WORLD_SIZE": "2"})[:2] == (3, "['train.py', 'x']\n")
+    assert not (tmp_path / "my_runs").exists()
+
+
+# ---------------------------------------------------------------------- what is parsed
+
+ARGPARSE = """
+import argparse, enum, pathlib
+class Kind(enum.Enum):
+    SGD = "sgd"
+    ADAM = "adam"
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--kind", type=Kind, default=Kind.SGD)
+parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("out"))
+parser.add_argument("--api-key", default="sk-123")
+parser.add_argument("--max-tokens", type=int, default=8)
+parser.add_argument("--amp", action="store_true")
+parser.add_argument("data", nargs="?", default="mnist")
+"""
+PARSERS = {
+    "argparse": (
+        ARGPARSE + "print(parser.parse_args())",
+        ["--lr", "3", "--kind", "adam", "--amp"],
+        {"lr": 3.0, "kind": "adam", "out": "out", "api_key": "***", "max_tokens": 8, "amp": True, "data": "mnist"},
+        ["amp", "kind", "lr"],
+    ),
+    "two parsers": (
+        ARGPARSE
+        + """
+first = argparse.ArgumentParser()
+first.add_argument("--config")
+known, rest = first.parse_known_args()
+sub = argparse.ArgumentParser()
+commands = sub.add_subparsers(dest="command")
+train = commands.add_parser("train")
+train.add_argument("--depth", type=int, default=2)
+train.set_defaults(run=print)
+print(sub.parse_args(rest))
+""",
+        ["--config", "c.yaml", "train", "--depth", "5"],
+        {"config": "c.yaml", "command": "train", "depth": 5, "run": "builtins.print"},
+        ["command", "config", "depth"],
+    ),
+    "simple_parsing": (
+        """
+from dataclasses import dataclass
+from simple_parsing import ArgumentParser
+@dataclass
+class Opt:
+    lr: float = 0.1
+    name: str = "sgd"
+parser = ArgumentParser()
+parser.add_arguments(Opt, dest="opt")
+print(parser.parse_args())
+""",
+        ["--lr", "3"],
+        {"opt": {"lr": 3.0, "name": "sgd"}},
+        ["opt.lr"],
+    ),
+    "tyro": (
+        """
+import tyro
+from dataclasses import dataclass, field
+@dataclass
+class Opt:
+    lr: float = 0.1
+@dataclass
+class Args:
+    seed: int = 1
+    opt: Opt = field(default_factory=Opt)
+    track: bool = True
+print(tyro.cli(Args))
+""",
+        ["--opt.lr", "3", "--no-track"],
+        {"seed": 1, "opt": {"lr": 3.0}, "track": False},
+        ["opt.lr", "track"],
+    ),
+    "jsonargparse": (
+        """
+from jsonargparse import ArgumentParser
+parser = ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--opt.name", default="sgd")
+parser.add_argument("--config", action="config")
+print(parser.parse_args())
+""",
+        ["--opt.name", "adam"],
+        {"lr": 0.1, "opt": {"name": "adam"}},
+        ["opt.name"],
+    ),
+    "click": (
+        """
+import click
+@click.group()
+@click.option("--verbose/--quiet", default=False)
+def main(verbose): pass
+@main.command()
+@click.option("--lr", default=0.1)
+def train(lr): print(lr)
+main()
+""",
+        ["train", "--lr", "3"],
+        {"verbose": False, "command": "train", "lr": 3.0},
+        ["lr"],
+    ),
+    "typer": (
+        "import typer\ndef main(lr: float = 0.1, n: int = 3): print(lr, n)\ntyper.run(main)",
+        ["--n", "4"],
+        {"lr": 0.1, "n": 4},
+        ["n"],
+    ),
+    "fire": (
+        "import fire\ndef main(data, lr=0.1, n=3): print(data, lr, n)\nfire.Fire(main)",
+        ["mnist", "--lr=3"],
+        {"data": "mnist", "lr": 3, "n": 3},
+        ["data", "lr"],
+    ),
+    "hydra": (
+        """
+import hydra, pathlib
+pathlib.Path("conf").mkdir(exist_ok=True)
+pathlib.Path("conf/config.yaml").write_text("lr: 0.1\\nopt:\\n  twice: ${lr}\\n")
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(config): print(config.lr)
+main()
+""",
+        ["lr=3", "+x=2"],
+        {"lr": 3, "opt": {"twice": 3}, "x": 2},
+        ["lr", "x"],
+    ),
+    "absl": (
+        """
+from absl import app, flags
+flags.DEFINE_float("lr", 0.1, "lr")
+flags.DEFINE_integer("n", 3, "n")
+app.run(lambda argv: print(flags.FLAGS.lr))
+""",
+        ["--lr", "3"],
+        {"lr": 3.0, "n": 3},
+        ["lr"],
+    ),
+}
+NEEDS = {"argparse": "argparse", "two parsers": "argparse"}
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", [*PARSERS])
+def test_config_is_what_the_script_parsed(tmp_path, name):
+    pytest.importorskip(NEEDS.get(name, name))
+    text, args, config, typed = PARSERS[name]
+    (tmp_path / "train.py").write_text(text)
+    code, out, err = started(["-m", "sacristan", "run", "train.py", *args], tmp_path)
+    assert code == 0, err
+    (tmp_path / "plain.py").write_text(text)
+    assert (code, out) == started(["plain.py", *args], tmp_path)[:2]
+    found = only_run(tmp_path)
+    assert json.loads(json.dumps(found.config)) == config
+    entries = [entry for group in found.get("meta.origins") for entry in group["entries"]]
+    assert sorted(entries) == typed
