@@ -366,7 +366,8 @@ class LabRun(Run):
         self._heartbeat.daemon = True
         self._heartbeat.start()
         if self.system_metrics_s is not None and self.observers:
-            self._recorder.start_sampling(self.folder, self.system_metrics_s)
+            folder = None if self.folder is None else self.folder.absolute()  # the working folder may change
+            self._recorder.start_sampling(folder, self.system_metrics_s)
 
     def _emit_heartbeat(self) -> None:
         self._recorder.beat(self.beat_interval)

@@ -103,7 +103,7 @@ class Capture:
         if library not in self._calls or call not in self._calls[library]:
             self._note(library, call)
         for name, value in values.items():
-            if len(self._calls) > 1 and self._is_repeated(name, value, step, library):
+            if self._is_repeated(name, value, step, library):
                 continue
             try:
                 run.log_scalar(name, value, step)

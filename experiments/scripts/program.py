@@ -7,6 +7,7 @@ import ast
 import atexit
 import builtins
 import contextlib
+import glob
 import importlib.util
 import os
 import runpy
@@ -24,7 +25,7 @@ from sacristan.configs.nearest import suggestion
 from sacristan.experiments.scripts.capturing import capture, told
 from sacristan.experiments.scripts.session import Session
 from sacristan.ingredients.errors import LabError
-from sacristan.observers.errors import ObserversError
+from sacristan.observers.errors import ArtifactError, ObserversError
 
 __all__ = ["add_options", "run_program", "split_words"]
 
@@ -119,7 +120,7 @@ def _program(options: argparse.Namespace, args: Sequence[str]) -> _File | _Modul
 
 
 def _begin(options: argparse.Namespace, program: _File | _Module) -> Session:
-    folder, start = Path.cwd(), time.time()
+    folder, start, main = Path.cwd(), time.time(), sys.modules["__main__"]
     script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True}
     config = {**({"args": program.args} if program.args else {}), **program.constants}
     session = Session.begin(options.name, config, script=script)
@@ -127,22 +128,27 @@ def _begin(options: argparse.Namespace, program: _File | _Module) -> Session:
     if program.names:
 
         def take_constants() -> None:  # as the script has changed them, such as by a file that it executes
-            values = vars(sys.modules["__main__"])
+            values = vars(main)
             session.run.update_config({name: values[name] for name in program.names if name in values})
 
         capture.before_first_log = take_constants
         session.before_end(take_constants)
-    session.before_end(lambda: _keep(options.keep, folder, start))
+    session.before_end(lambda: _keep(options.keep, folder, start, session))
     session.before_end(capture.end)
     return session
 
 
-def _keep(patterns: Sequence[str], folder: Path, start: float) -> None:
+def _keep(patterns: Sequence[str], folder: Path, start: float, session: Session) -> None:
     """Keep the files below `folder` that were written since the start, as artifacts with their names there."""
-    for path in sorted({path for pattern in patterns for path in folder.glob(pattern)}):
+    # Not Path.glob, which takes no absolute patterns.
+    found = (path for each in patterns for path in glob.glob(str(folder / each), recursive=True))  # noqa: PTH207
+    for path in sorted(map(Path, {*found})):
         if path.is_file() and path.stat().st_mtime >= start - 1:  # file systems round times
             name = str(path.relative_to(folder)) if folder in path.parents else path.name
-            capture.artifact(path, name, library="files", call="keep")
+            try:
+                session.run.add_artifact(str(path), name)
+            except (ArtifactError, OSError) as error:
+                told(f"{path} is not kept: {error}")
 
 
 # ---------------------------------------------------------------------- what is run

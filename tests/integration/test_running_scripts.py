@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 
@@ -30,8 +31,8 @@ SCRIPTS = {
     "leaves at once": "import os; print('out', flush=True); os._exit(5)",
     "crashes": "import ctypes; print('out', flush=True); ctypes.string_at(0)",
     "is interrupted": "print('out', flush=True); raise KeyboardInterrupt",
-    "is terminated": "import os, signal; print('out', flush=True); os.kill(os.getpid(), signal.SIGTERM); signal.pause()",
-    "gets Ctrl-C": "import os, signal; print('out', flush=True); os.kill(os.getpid(), signal.SIGINT); signal.pause()",
+    "is terminated": "import os, signal; print('out', flush=True); os.kill(os.getpid(), 15); signal.pause()",
+    "gets Ctrl-C": "import os, signal; print('out', flush=True); os.kill(os.getpid(), 2); signal.pause()",
     "handles signals": """
         import os, signal, sys
         signal.signal(signal.SIGTERM, lambda number, frame: (print("handled", number), sys.exit(7)))
@@ -73,7 +74,7 @@ SCRIPTS = {
             sys.exit(6)
         print("parent", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     """,
-    "changes folder": "import os; os.makedirs('deep'); os.chdir('deep'); open('f', 'w').close(); print(os.listdir('.'))",
+    "changes folder": "import os; os.makedirs('deep'); os.chdir('deep'); open('f', 'w').close(); print(os.listdir())",
     "replaces stdout": """
         import io, sys
         sys.stdout = io.StringIO()
@@ -92,9 +93,12 @@ def as_text(script):
     return "\n".join(line[indent:] for line in lines)
 
 
-def started(words, folder, env=None):
+def started(words, folder, env=None, **options):
     folder.mkdir(exist_ok=True)
-    done = run([sys.executable, *words], cwd=folder, stdout=PIPE, stderr=PIPE, text=True, env=env, input="ann\nrest")
+    (folder / "typed.txt").write_text("ann\nrest")
+    with (folder / "typed.txt").open() as typed:
+        command = [sys.executable, *words]
+        done = run(command, cwd=folder, stdin=typed, stdout=PIPE, stderr=PIPE, text=True, env=env, **options)
     own = [line for line in done.stderr.splitlines() if not line.startswith("sacristan: ")]
     return done.returncode, done.stdout.replace(str(folder), "HERE"), "\n".join(own).replace(str(folder), "HERE")
 
@@ -111,16 +115,15 @@ def test_script_behaves_as_under_python(tmp_path, name):
     for folder in ("plain", "run"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "train.py").write_text(as_text(SCRIPTS[name]))
-    plain = started(["train.py", "--lr", "3"], tmp_path / "plain")
-    under = started(["-m", "sacristan", "run", "train.py", "--lr", "3"], tmp_path / "run")
+    options = {"cold": name == "what it is"}
+    plain = started(["train.py", "--lr", "3"], tmp_path / "plain", **options)
+    under = started(["-m", "sacristan", "run", "train.py", "--lr", "3"], tmp_path / "run", **options)
     assert under == plain
     found = only_run(tmp_path / "run")
     statuses = {0: "COMPLETED", -signal.SIGSEGV: "DEAD"}
     interrupted = plain[0] in (-signal.SIGINT, -signal.SIGTERM)
     assert found.status == statuses.get(plain[0], "INTERRUPTED" if interrupted else "FAILED")
-    assert found.get("meta.script") == {
-        "kind": "file", "program": "train.py", "args": ["--lr", "3"], "captured": True
-    }
+    assert found.get("meta.script") == {"kind": "file", "program": "train.py", "args": ["--lr", "3"], "captured": True}
     assert found.config == {"args": ["--lr", "3"]}
 
 
@@ -133,8 +136,9 @@ def test_module_behaves_as_under_python(tmp_path):
         (package / "train.py").write_text(text)
         (package / "__main__.py").write_text(text)
     for module in ("pkg.train", "pkg"):
-        plain = started(["-m", module, "x"], tmp_path / "plain")
-        under = started(["-m", "sacristan", "run", "--name", "mine", "-m", module, "x"], tmp_path / "run")
+        plain = started(["-m", module, "x"], tmp_path / "plain", cold=True)
+        words = ["-m", "sacristan", "run", "--name", "mine", "-m", module, "x"]
+        under = started(words, tmp_path / "run", cold=True)
         assert under == plain
     with open_store(tmp_path / "run" / "my_runs") as store:
         for found in store.find():
@@ -169,17 +173,15 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
 def test_constants_and_kept_files_are_in_the_record(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.pt").write_text("old")
-    import os
-
     os.utime(tmp_path / "out" / "old.pt", (0, 0))
     (tmp_path / "train.py").write_text(
-        "LR, EPOCHS = 0.1, 3\nWIDTH = 4\nDEPTH = WIDTH * 2\nexec('WIDTH = 5')\nopen('out/new.pt', 'w').write('weights')\n"
+        "LR = 0.1\nWIDTH = 4\nDEPTH = WIDTH * 2\nexec('WIDTH = 5')\nopen('out/new.pt', 'w').write('weights')\n"
     )
     words = ["-m", "sacristan", "run", "--set", "WIDTH", "--set=DEPTH", "--keep", "out/*.pt", "train.py"]
     assert started(words, tmp_path)[0] == 0
     found = only_run(tmp_path)
     assert found.config == {"WIDTH": 5, "DEPTH": 8}
-    assert found.get("artifacts") == ["out/new.pt"]
+    assert json.loads((tmp_path / "my_runs" / "1" / "run.json").read_bytes())["artifacts"] == ["out/new.pt"]
     assert (tmp_path / "my_runs" / "1" / "out" / "new.pt").read_text() == "weights"
     assert (tmp_path / "out" / "new.pt").read_text() == "weights"
 
@@ -228,7 +230,7 @@ train.set_defaults(run=print)
 print(sub.parse_args(rest))
 """,
         ["--config", "c.yaml", "train", "--depth", "5"],
-        {"config": "c.yaml", "command": "train", "depth": 5, "run": "builtins.print"},
+        {"config": "c.yaml", "command": "train", "depth": 5, "run": "builtins:print"},
         ["command", "config", "depth"],
     ),
     "simple_parsing": (

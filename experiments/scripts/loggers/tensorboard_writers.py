@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
@@ -22,10 +21,11 @@ _NAME = "tensorboard"
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "test")
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch the writers of the module."""
     writer = module.SummaryWriter
-    records = _Calls(capture)
+    is_of_torch = module.__name__.startswith("torch")
+    records = _Calls(capture, is_of_torch=is_of_torch)
     writer.add_hparams = records.within_hparams(writer.add_hparams)
     for call in ("add_scalar", "add_scalars", "add_hparams", "add_image", "add_images", "add_figure", "add_histogram"):
         _watch(writer, call, getattr(records, call))
@@ -47,8 +47,9 @@ def _ignore(capture: Capture, call: str, *_: Any, **__: Any) -> None:
 class _Calls:
     """The calls of writers, with their signatures: what each tells the run."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, *, is_of_torch: bool) -> None:
         self._capture = capture
+        self._is_of_torch = is_of_torch
         # The folder of the first writer, and what the tags of each other one begin with.
         self._first: str | None = None
         self._prefixes: dict[str, str] = {}
@@ -99,8 +100,8 @@ class _Calls:
         **__: Any,
     ) -> None:
         # As the folders are called that it writes to, one for each scalar, and the tag in them.
-        folder = self._name(writer, main_tag.replace("/", "_"))
-        values = {f"{folder}_{name}/{main_tag}": value for name, value in tag_scalar_dict.items()}
+        folder = self._name(writer, f"{main_tag.replace('/', '_')}_" if self._is_of_torch else f"{main_tag}/")
+        values = {f"{folder}{name}/{main_tag}": value for name, value in tag_scalar_dict.items()}
         self._capture.log(values, _step(global_step), library=_NAME, call="add_scalars")
 
     def add_hparams(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
@@ -10,7 +9,7 @@ from sacristan.experiments.scripts.capturing import Capture, watched
 __all__ = ["attach"]
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch how flags are parsed."""
 
     def note(_: Any, flags: Any, *__: Any, **___: Any) -> None:

@@ -72,5 +72,5 @@ def attach(module: ModuleType, capture: Capture) -> None:
             _now.typed.add(action.dest)
         return convert(self, action, words)
 
-    ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]
-    ArgumentParser._get_values = get_values  # type: ignore[method-assign]
+    ArgumentParser.parse_known_args = parse_known_args  # type: ignore[method-assign]  # it is the point
+    ArgumentParser._get_values = get_values  # type: ignore[assignment,method-assign]  # wraps hides the kind

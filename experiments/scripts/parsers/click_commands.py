@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
@@ -13,7 +12,7 @@ __all__ = ["attach"]
 _TYPED = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch how a command makes the context that holds its parameters."""
 
     def note(context: Any, *_: Any, **options: Any) -> None:

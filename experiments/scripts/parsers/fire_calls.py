@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
@@ -14,7 +13,7 @@ from sacristan.experiments.scripts.parsers.typed_words import typed_in
 __all__ = ["attach"]
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch what its core parses for a call."""
     make = module._MakeParseFn
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture
@@ -11,7 +10,7 @@ from sacristan.experiments.scripts.capturing import Capture
 __all__ = ["attach"]
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch the function that runs a job, which is told its config first."""
     run_job = module.run_job
 

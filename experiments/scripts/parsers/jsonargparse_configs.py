@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture
@@ -14,7 +13,7 @@ from sacristan.experiments.scripts.parsers.typed_words import typed_in
 __all__ = ["attach"]
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch the method through which all parsers of the library parse a command line."""
     parse = module.ArgumentParser.parse_args
 

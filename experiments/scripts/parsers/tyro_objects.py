@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-from types import ModuleType
 from typing import Any
 
 from sacristan.experiments.running.later_config import as_setting
@@ -14,7 +13,7 @@ from sacristan.experiments.scripts.parsers.typed_words import typed_in
 __all__ = ["attach"]
 
 
-def attach(module: ModuleType, capture: Capture) -> None:
+def attach(module: Any, capture: Capture) -> None:
     """Watch `tyro.cli`; the arguments of a function are known when it begins."""
 
     def note(config: Any, args: Any) -> None:

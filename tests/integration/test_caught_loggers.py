@@ -1,0 +1,116 @@
+"""What a script logs with other libraries: recorded value by value, and the libraries do what they do without us."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sacristan.experiments.scripts.capturing import Capture
+from sacristan.observers.record.media_files import read_media
+from sacristan.runs import open_store
+from tests.processes import PIPE, run
+
+WRITERS = """
+import numpy, torch
+from {module} import SummaryWriter
+torch.manual_seed(0)
+writer = SummaryWriter("events")
+for step in range(30):
+    assert writer.add_scalar("loss", torch.tensor(1 / (step + 1)), step) is None
+    writer.add_scalar("val/acc", numpy.float32(step / 30), torch.tensor(step))
+    writer.add_scalars("both", {{"a": step, "b": -step}}, step)
+writer.add_scalar("nan", float("nan"), 0)
+writer.add_histogram("weights", torch.randn(50), 3)
+writer.add_image("image", torch.rand(3, 4, 6), 3)
+writer.add_images("images", torch.rand(2, 3, 4, 6), 3)
+writer.add_text("note", "a text", 3)
+writer.add_hparams({{"lr": 0.1, "net": "mlp"}}, {{"score": 0.5}})
+writer.add_embedding(torch.zeros(2, 3)) if hasattr(writer, "add_embedding") else None
+with SummaryWriter("events/val") as other:
+    other.add_scalar("loss", 2.0, 7)
+print("done")
+"""
+
+
+def run_script(text, folder, *words):
+    (folder / "train.py").write_text(text)
+    command = [sys.executable, "-m", "sacristan", "run", *words, "train.py"]
+    return run(command, cwd=folder, stdout=PIPE, stderr=PIPE, text=True)
+
+
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", pytest.param("tensorboardX", marks=pytest.mark.slow)])
+def test_record_has_what_event_files_have(tmp_path, module):
+    pytest.importorskip(module)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = run_script(WRITERS.format(module=module), tmp_path)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert done.stderr.count("recording what the script logs with tensorboard") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        of_both = "both_a/" if module.startswith("torch") else "both/a/"
+        for folder, prefix in (("events", ""), (f"events/{of_both}", of_both), ("events/val", "val/")):
+            reader = EventAccumulator(str(tmp_path / folder), {"scalars": 0})
+            reader.Reload()
+            for tag in reader.Tags()["scalars"]:
+                series = found.metric(prefix + tag)
+                events = reader.Scalars(tag)
+                assert series.steps.tolist() == [event.step for event in events]
+                assert series.values.astype("f4").tolist() == pytest.approx(
+                    [each.value for each in events], nan_ok=True
+                )
+        assert found.metric("score").values.tolist() == [0.5]
+        assert found.config == {"lr": 0.1, "net": "mlp"}
+        assert {"add_scalar", "add_hparams", "add_text"} <= {*found.get("info.captured")["tensorboard"]}
+    media = read_media(tmp_path / "my_runs" / "1")
+    kinds = {entry.name: entry.kind for entry in media}
+    assert kinds == {"weights": "histogram", "image": "image", "images": "image", "note": "text"}
+    if "add_embedding" in WRITERS and module.startswith("torch"):
+        assert "tensorboard: add_embedding is not recorded" in done.stderr
+
+
+def test_values_of_two_libraries_are_kept_once(tmp_path):
+    text = """
+from sacristan.experiments.scripts.capturing import capture
+for step in range(5):
+    for library in ("one", "two"):
+        acc = step if library == "one" else -step
+        capture.log({"loss": 1 / (step + 1), "acc": acc}, step, library=library, call="log")
+capture.log({"odd": "no number"}, 0, library="one", call="log")
+"""
+    done = run_script(text, tmp_path)
+    assert done.returncode == 0
+    assert done.stderr.count("loss is logged with one and two; equal points are recorded once") == 1
+    assert "expected a number" in done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert found.metric("loss").steps.tolist() == [0, 1, 2, 3, 4]
+        assert len(found.metric("acc")) == 9
+
+
+def test_adapter_of_another_package_is_found_by_its_entry_point(tmp_path):
+    (tmp_path / "their_logger.py").write_text("def write(**values): return len(values)\n")
+    (tmp_path / "their_adapter.py").write_text(
+        "from sacristan.experiments.scripts.capturing import watched\n"
+        "def attach(module, capture):\n"
+        "    note = lambda _, **values: capture.log(values, library='theirs', call='write')\n"
+        "    module.write = watched(module.write, note)\n"
+    )
+    package = tmp_path / "their-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: their\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text("[sacristan.loggers]\ntheir_logger = their_adapter\n")
+    done = run_script("import their_logger\nprint(their_logger.write(loss=0.5))\n", tmp_path)
+    # The folder of the script is the first on the path, so that its packages are found.
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        assert store.find()[0].metric("loss").values.tolist() == [0.5]
+
+
+def test_nothing_is_recorded_without_a_run():
+    unused = Capture()
+    unused.log({"loss": 1.0}, 0, library="one", call="log")
+    unused.config({"lr": 0.1}, library="one", call="config")
+    unused.unknown("one", "watch")
+    assert unused.run is None
