@@ -10,7 +10,7 @@ from urllib.parse import quote
 from sacristan.runs.board.colours import colour_of
 from sacristan.runs.board.rendering import run_url
 from sacristan.runs.board.roots import rooted
-from sacristan.runs.comparison.joining import Ancestry
+from sacristan.runs.comparison.curves import Ancestry
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mappings_in
 from sacristan.runs.query.texts import short_text

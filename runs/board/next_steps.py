@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 
 from sacristan.runs.board.views import CompareView
-from sacristan.runs.comparison.last_good import last_good
+from sacristan.runs.comparison.difference import last_good
 from sacristan.runs.query.flattening import list_of
 from sacristan.runs.stores.run import Run
 

@@ -17,8 +17,7 @@ from sacristan.runs.board.run_charts import chart_document
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.expressions import Quantity
-from sacristan.runs.comparison.kept_curves import KeptCurves
-from sacristan.runs.comparison.panels import make_panel
+from sacristan.runs.comparison.panels import CurveCache, make_panel
 from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import FilterError, PlotError
 from sacristan.runs.query.names import split_names
@@ -130,7 +129,7 @@ def _made(
     runs: Sequence[Run],
     num_points: int,
     bounds: tuple[float | None, float | None],
-    kept: KeptCurves | None = None,
+    kept: CurveCache | None = None,
 ) -> Panel:
     title = visit.asked("panel")
     metrics = _quantities(title, runs)

@@ -16,8 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from sacristan.observers.record.points.points import Series
 from sacristan.runs.board.answers import json_response, look_again_s
 from sacristan.runs.board.visits import Visit, page
-from sacristan.runs.comparison.curves import smoothed
-from sacristan.runs.comparison.joining import Ancestry, joined_series
+from sacristan.runs.comparison.curves import Ancestry, joined_series, smoothed
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.decimation import pixels
 from sacristan.runs.query.texts import cell_text, is_number

@@ -19,7 +19,7 @@ from sacristan.runs.board.logins import read_body
 from sacristan.runs.board.rendering import render
 from sacristan.runs.board.roots import root
 from sacristan.runs.board.visitors import Role, Visitor
-from sacristan.runs.comparison.kept_curves import KeptCurves
+from sacristan.runs.comparison.panels import CurveCache
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.store import Store
@@ -49,7 +49,7 @@ class Board:
     visitor: Visitor = dataclasses.field(default_factory=Visitor)
     sweeps: SweepReader = dataclasses.field(default_factory=SweepReader)
     labels: RunLabels = dataclasses.field(default_factory=RunLabels)
-    curves: KeptCurves = dataclasses.field(default_factory=KeptCurves)
+    curves: CurveCache = dataclasses.field(default_factory=CurveCache)
 
     @property
     def where(self) -> str:

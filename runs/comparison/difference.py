@@ -1,4 +1,4 @@
-"""Differences between two runs: in code, settings and environment, and in results."""
+"""Differences between two runs, in code, settings, environment and results; the last good run before a failed one."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from sacristan.runs.errors import StoreError
+from sacristan.runs.errors import FilterError, StoreError
 from sacristan.runs.query.flattening import Changes, changes, dotted, mapping_of
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing
 
-__all__ = ["Difference", "compare_output", "diff"]
+__all__ = ["Difference", "compare_output", "diff", "last_good"]
 
 # The parts of the git state that identify the code; the root is just its place on a machine.
 _GIT = ("url", "commit", "branch", "dirty", "diff")
@@ -148,3 +149,31 @@ def _unified(name: str, old: str, new: str) -> str:
     lines = difflib.unified_diff(before, after, f"a/{name}", f"b/{name}")
     # A last line without a line end would run into the next one.
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
+
+
+# ---------------------------------------------------------------------- the last good run
+
+
+# Settings that differ in repetitions, too.
+_CHANCE = ("seed",)
+# Runs that are compared, and entries of each config.
+_MAX_RUNS, _MAX_ENTRIES = 20, 2_000
+
+
+def last_good(run: Run) -> tuple[Run, list[str]] | None:
+    """Return the completed run most similar to a failed one, and the config entries, without seeds, that differ.
+
+    Only the last 20 completed runs of the same experiment and command that started before it are compared; of equals,
+    the newest wins. None if there is no such run.
+    """
+    if not run.name or run.get("start_time") is None:
+        return None
+    same = {"status": "COMPLETED", "experiment.name": run.name, "command": run.command}
+    try:
+        found = run.store.find(
+            {**same, "start_time": {"$lt": run.get("start_time")}}, "-start_time", _MAX_RUNS, ("config", "display_name")
+        )
+    except FilterError:  # the start of a foreign record may be anything
+        return None
+    pairs = [(good, differing([run.listed(), good.listed()], _CHANCE, _MAX_ENTRIES)) for good in found]
+    return min(pairs, key=lambda pair: len(pair[1]), default=None)

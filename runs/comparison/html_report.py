@@ -6,30 +6,32 @@ Everything that comes from a run is escaped, and the content security policy of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePath
+from typing import Any
 
-from sacristan.runs.comparison.comparing import compare
+from sacristan.runs.comparison.comparing import Comparison, compare
 from sacristan.runs.comparison.panels import View, make_panels
-from sacristan.runs.comparison.report_sections import (
-    curve_section,
-    difference_section,
-    rerun_section,
-    run_section,
-    statistics_section,
-)
-from sacristan.runs.drawing.markup import Markup, element
+from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from sacristan.runs.drawing.curve import Panel
+from sacristan.runs.drawing.forms import status_form
+from sacristan.runs.drawing.markup import Markup, element, table
 from sacristan.runs.drawing.output_file import check_output, writing
+from sacristan.runs.drawing.svg import chart
 from sacristan.runs.errors import PlotError
+from sacristan.runs.query.flattening import dotted, mapping_of
+from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import differing, identity, settings, show
 
 __all__ = ["write_report"]
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 # Maximum number of metrics to draw when none are named.
-_MOST_METRICS = 12
+_MOST_CURVES = 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,4 +139,158 @@ def _sections(runs: list[Run], contents: _Contents) -> Iterator[Markup]:
 def _all_metrics(runs: Sequence[Run]) -> list[str]:
     """Return the metrics of the experiments, losses and validations first."""
     names = {name for run in runs for name in run.metrics if not name.startswith("system/")}
-    return sorted(names, key=lambda name: ("loss" not in name, not name.startswith("val/"), name))[:_MOST_METRICS]
+    return sorted(names, key=lambda name: ("loss" not in name, not name.startswith("val/"), name))[:_MOST_CURVES]
+
+
+# ---------------------------------------------------------------------- sections
+
+
+_MOST_SETTINGS, _MOST_METRICS, _MOST_COLUMNS, _MOST_DIFFERENCES = 6, 4, 8, 60
+_MOST_CHARACTERS, _MOST_DIFF = 100, 20_000
+# Packages whose versions matter most.
+_PACKAGES = ("torch", "numpy", "sacred", "torchvision", "lightning")
+
+
+def _section(title: str, *parts: object) -> Markup:
+    return element("section", element("h2", title), *parts)
+
+
+def _wide(content: Markup, label: str) -> Markup:
+    """Return a table in a region that scrolls, also by keyboard."""
+    return element("div", content, class_="scroll", tabindex=0, role="region", aria_label=label)
+
+
+def _short(value: Any) -> str:
+    return short_text(value, _MOST_CHARACTERS)
+
+
+def _link(run: Run, places: Mapping[Run, int]) -> Markup:
+    return element("a", run.id, href=f"#run-{places[run]}")
+
+
+def _places(runs: Sequence[Run]) -> dict[Run, int]:
+    return {run: place for place, run in enumerate(runs)}
+
+
+def run_section(runs: Sequence[Run]) -> Markup:
+    """Return the table of all runs: status, times, result, differing settings, and each metric's last value."""
+    names, places = settings(runs)[:_MOST_SETTINGS], _places(runs)
+    metrics = sorted({name for run in runs for name in run.summary if not name.startswith("system/")})
+    metrics = sorted(metrics, key=lambda name: (not name.startswith("val/"), "loss" not in name))[:_MOST_METRICS]
+    columns = ("run", "experiment", "status", "start", "duration", "result")
+    head = (*columns, *names, *(f"{name}, last" for name in metrics))
+    rows = []
+    for run in runs:
+        last = (run.summary.get(name, {}).get("last") for name in metrics)
+        row = [_link(run, places), run.name, status_form(run.status), time_text(run.start_time)]
+        row += [duration_text(run.duration_s), _short(run.result)]
+        rows.append([*row, *(show(run.get(name)) for name in names), *map(_short, last)])
+    texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
+    numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]
+    problems = [
+        element("p", f"run {run.id} cannot be read completely: {run.problem}", class_="caution")
+        for run in runs
+        if run.problem
+    ]
+    return _section("Runs", _wide(table(head, rows, numbers), "Runs"), *problems)
+
+
+def statistics_section(comparison: Comparison) -> Markup:
+    """Return the tables of a comparison, as `sacristan compare` prints them, with its notes and cautions."""
+    groups = table(group_head(comparison), group_rows(comparison), (1, 2, 3, 5))
+    parts = [element("p", comparison.title, class_="about"), _wide(groups, "Groups")]
+    if comparison.pairs:
+        parts += [element("h3", "Differences"), _wide(table(PAIR_HEAD, pair_rows(comparison), (3, 6)), "Differences")]
+    parts += [element("p", note, class_="note") for note in notes(comparison)]
+    for entry in comparison.excluded:
+        parts.append(element("p", f"excluded: run {entry.run.id} ({entry.group}) {entry.reason}", class_="note"))
+    parts += [element("p", f"Caution: {caution}", class_="caution") for caution in comparison.cautions]
+    return _section("Statistics", *parts)
+
+
+def curve_section(panels: Sequence[Panel], *, is_time: bool = False) -> Markup:
+    """Return a plot for each panel; with `is_time`, positions are seconds since 1970."""
+    options: dict[str, Any] = {"is_time": is_time, "width": 540, "height": 280}
+    charts = [
+        chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, log_y=panel.log_y, **options)
+        for panel in panels
+    ]
+    return _section("Curves", element("div", *charts, class_="charts"))
+
+
+def difference_section(runs: Sequence[Run]) -> Markup:
+    """Return the config entries in which the runs differ, with a column for each of the first eight runs."""
+    names = differing(runs)
+    if not names:
+        return _section("Differences of the configs", element("p", "There are none.", class_="about"))
+    shown = runs[:_MOST_COLUMNS]
+    configs = [dotted(run.config) for run in shown]
+    rows = [(name, *(_entry(config, name, configs[0]) for config in configs)) for name in names[:_MOST_DIFFERENCES]]
+    head = ("entry", *(f"run {run.id}" for run in shown))
+    left_out = [
+        count_text(number, what)
+        for number, what in ((len(runs) - len(shown), "more run"), (len(names) - len(rows), "more difference"))
+        if number > 0
+    ]
+    more = [element("p", f"and {' and '.join(left_out)}", class_="note")] if left_out else []
+    return _section("Differences of the configs", _wide(table(head, rows), "Differences of the configs"), *more)
+
+
+def _entry(config: Mapping[str, Any], name: str, first: Mapping[str, Any]) -> object:
+    if name not in config:
+        return element("strong", "–") if name in first else "–"
+    is_same = name in first and identity(config[name]) == identity(first[name])
+    return show(config[name]) if is_same else element("strong", show(config[name]))
+
+
+def rerun_section(runs: Sequence[Run]) -> Markup:
+    """Return the origin of each run and the commands to rerun it, at the anchor that `run_section` links to."""
+    places = _places(runs)
+    return _section("How to run them again", *(part for run in runs for part in _rerun(run, places[run])))
+
+
+def _rerun(run: Run, place: int) -> Iterator[Markup]:
+    yield element("h3", f"run {run.id}  {run.name}", id=f"run-{place}")
+    git = mapping_of(run.provenance.get("git"))
+    yield table((), [(name, value) for name, value in _origins(run, git) if value])
+    yield element("pre", "\n".join(_commands(run, git)))
+    config = [(name, _short(value)) for name, value in dotted(run.config).items()]
+    yield element("details", element("summary", f"config, {len(config)} entries"), table((), config))
+    if run.diff:
+        text = run.diff[:_MOST_DIFF] + ("\n… cut off here" if len(run.diff) > _MOST_DIFF else "")
+        yield element("details", element("summary", "changes that were not committed"), element("pre", text))
+
+
+def _origins(run: Run, git: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "uid", run.uid or ""
+    yield "user", str(run.get("user") or "")
+    yield "host", run.host
+    branch = f" on {git['branch']}" if git.get("branch") else ""
+    dirty = ", with changes that were not committed" if git.get("dirty") else ""
+    yield "git", f"{git.get('url') or ''} {git['commit']}{branch}{dirty}".strip() if git.get("commit") else ""
+    machine, packages = (mapping_of(run.provenance.get(name)) for name in ("machine", "packages"))
+    versions = [f"Python {machine['python']}"] if machine.get("python") else []
+    versions += [f"{name} {packages[name]}" for name in _PACKAGES if name in packages]
+    yield "versions", ", ".join(versions)
+    yield "display name", run.display_name
+    yield "tags", ", ".join(run.tags)
+    yield "note", run.note
+
+
+def _commands(run: Run, git: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the commands that rerun it: from its record, and by hand."""
+    store = run.store.where
+    yield "# from its record: sources, settings and environment as they were, and a verdict"
+    yield shlex.join(["sacristan", "--store", store, "reproduce", run.uid or run.id])
+    words = run.get("command_line")
+    if isinstance(words, list) and words:
+        yield "# by hand"
+        if git.get("commit"):
+            yield f"git checkout {git['commit']}"
+        yield shlex.join(["python", _below(str(words[0]), git.get("root")), *map(str, words[1:])])
+
+
+def _below(script: str, root: Any) -> str:
+    """Return a script's path relative to its repository's root, if it is below it."""
+    path = PurePath(script)
+    return str(path.relative_to(root)) if isinstance(root, str) and root and path.is_relative_to(root) else script

@@ -5,29 +5,28 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from sacristan.configs.map import abbreviated
 from sacristan.configs.nearest import word_suggestion
-from sacristan.runs.comparison.curves import mean_curve, smooth
+from sacristan.runs.comparison.curves import Ancestry, mean_curve, run_curve, smooth
 from sacristan.runs.comparison.expressions import Quantity
 from sacristan.runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
-from sacristan.runs.comparison.joining import Ancestry, run_curve
-from sacristan.runs.comparison.kept_curves import KeptCurves, ThinCurve
 from sacristan.runs.drawing.curve import Curve, Panel, panelled, thin
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.stores.prefetching import prefetch
+from sacristan.runs.stores.prefetching import points_versions, prefetch
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import run_labels
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points.points import Series
 
-__all__ = ["View", "make_panel", "make_panels"]
+__all__ = ["CurveCache", "ThinCurve", "View", "make_panel", "make_panels"]
 
 # Maximum number of changes of n to list for a mean.
 _MAX_CHANGES = 4
@@ -49,7 +48,7 @@ class View:
         num_points: Maximum number of points of a curve, without a few beside the range.
         between: The range of positions to draw; None for the start or the end of a curve.
         joined: Whether single runs are joined to the runs that they were started from; see
-            `sacristan.runs.comparison.joining`.
+            `sacristan.runs.comparison.curves`.
         log_x: Choose the points for a logarithmic axis of positions, which lacks those that are not above 0.
     """
 
@@ -81,7 +80,7 @@ def make_panel(
     runs: Sequence[Run],
     view: View,
     labels: Mapping[Run, str] | None = None,
-    kept: KeptCurves | None = None,
+    kept: CurveCache | None = None,
 ) -> Panel:
     """Return one panel of all metrics; see `make_panels`.
 
@@ -189,7 +188,7 @@ def _singles(
     view: View,
     labels: Mapping[Run, str],
     finish: _Finishing,
-    kept: KeptCurves | None,
+    kept: CurveCache | None,
 ) -> tuple[list[Curve], list[str]]:
     ancestry = Ancestry(runs if view.joined else ())
 
@@ -197,7 +196,7 @@ def _singles(
         return next(series for _, series in quantity.each_series([run])) if quantity.is_of(run) else None
 
     # The curve of a fork changes with its ancestors.
-    kept = KeptCurves(0) if kept is None or view.joined else kept
+    kept = CurveCache(0) if kept is None or view.joined else kept
     how = (view.x, view.smoothing, view.num_points, view.between, view.log_x, view.log_y)
     keys = dict(zip(runs, kept.keys(runs, quantity, how), strict=True))
     known = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
@@ -294,3 +293,70 @@ def _changes(x: np.ndarray, counts: np.ndarray, axis: str) -> str:
 
 def _named_runs(ids: Sequence[str]) -> str:
     return f"run{'s' if len(ids) > 1 else ''} {abbreviated(ids, 8, ' and {} more')}"
+
+
+# ---------------------------------------------------------------------- the cache
+
+
+# What a curve takes beside its arrays, roughly.
+_OVERHEAD_BYTES = 1_000
+
+
+@dataclasses.dataclass(frozen=True)
+class ThinCurve:
+    """A curve of few points, and facts about all of its points.
+
+    Attributes:
+        curve: The curve, thinned.
+        num_not_finite: Number of points that are NaN or infinite.
+        num_below: Number of points that are not above 0.
+        is_any_above: Whether a finite value is above 0.
+    """
+
+    curve: Curve
+    num_not_finite: int
+    num_below: int
+    is_any_above: bool
+
+
+class CurveCache:
+    """A cache of the most recently used curves, up to a size in memory; threads may share it."""
+
+    def __init__(self, max_bytes: int = 16 * 2**20) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._curves: dict[Hashable, ThinCurve] = {}
+        self._lock = threading.Lock()
+
+    def keys(self, runs: Sequence[Run], quantity: Quantity, how: Hashable) -> list[Hashable | None]:
+        """Return cache keys of the runs' curves, which change with the points; None if these may change unnoticed."""
+        versions = zip(*(points_versions(runs, name) for name in quantity.names), strict=True)
+        return [
+            None if None in version else (run.store.where, run.id, str(run.start_time), quantity.text, how, version)
+            for run, version in zip(runs, versions, strict=True)
+        ]
+
+    def get(self, key: Hashable | None) -> ThinCurve | None:
+        """Return the cached curve of a key; None if there is none."""
+        with self._lock:
+            curve = self._curves.pop(key, None)
+            if curve is not None:
+                self._curves[key] = curve  # the last one to be dropped
+            return curve
+
+    def keep(self, key: Hashable | None, curve: ThinCurve) -> None:
+        """Cache a curve unless its key is None, and drop the least recently used ones."""
+        if key is None:
+            return
+        with self._lock:
+            if key not in self._curves:
+                self._num_bytes += _size(curve)
+            self._curves[key] = curve
+            while self._num_bytes > self._max_bytes:
+                oldest = next(iter(self._curves))
+                self._num_bytes -= _size(self._curves.pop(oldest))
+
+
+def _size(curve: ThinCurve) -> int:
+    arrays = (value for value in vars(curve.curve).values() if isinstance(value, np.ndarray))
+    return _OVERHEAD_BYTES + sum(array.nbytes for array in arrays)

@@ -22,7 +22,7 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.processes import end_text, started
 
-__all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
+__all__ = ["CheckedLine", "CommandLine", "Mismatch", "Side", "check_lines", "command_lines"]
 
 _PROBE = Path(configs.__file__).parents[1] / "experiments" / "probe.py"
 
@@ -56,8 +56,8 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class Difference:
-    """One difference between the two.
+class Mismatch:
+    """One difference between the two libraries.
 
     Attributes:
         kind: `accepted`, `config`, `result`, `runs` (their number) or `exit code`.
@@ -87,7 +87,7 @@ class CheckedLine:
     text: str
     sacred: Side
     here: Side
-    differences: list[Difference]
+    differences: list[Mismatch]
     varying: list[str]
 
 
@@ -187,24 +187,24 @@ def _probed(side: str, extent: str, script: Path, line: CommandLine) -> tuple[Si
     return Side(error is None, None if error is None else redact(error), code), noted
 
 
-def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Difference]:
+def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Mismatch]:
     (stock, noted), (ours, noted_here) = sacred, here
     if stock.is_accepted != ours.is_accepted:
-        return [Difference("accepted", "", stock.error, ours.error)]
+        return [Mismatch("accepted", "", stock.error, ours.error)]
     found = []
     if stock.is_accepted:
         for one, other in zip_longest(noted["runs"], noted_here["runs"]):
             if one is None or other is None:
                 numbers = (str(len(each["runs"])) for each in (noted, noted_here))
-                found.append(Difference("runs", "", *numbers))
+                found.append(Mismatch("runs", "", *numbers))
                 break
             old, new = one["config"], other["config"]
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            found += [Difference("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
+            found += [Mismatch("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
             if one["result"] != other["result"]:
-                found.append(Difference("result", "", _text(one["result"]), _text(other["result"])))
+                found.append(Mismatch("result", "", _text(one["result"]), _text(other["result"])))
     if stock.exit_code != ours.exit_code:
-        found.append(Difference("exit code", "", str(stock.exit_code), str(ours.exit_code)))
+        found.append(Mismatch("exit code", "", str(stock.exit_code), str(ours.exit_code)))
     return found
 
 

@@ -14,8 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.runs.comparison.inference import MeanDifference, Sample, are_paired, holm, repetition_test, sample
-from sacristan.runs.comparison.power import num_to_tell_apart
+from sacristan.runs.comparison.inference import (
+    MeanDifference,
+    Sample,
+    are_paired,
+    holm,
+    num_to_tell_apart,
+    repetition_test,
+    sample,
+)
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.fields import identity
 
