@@ -258,7 +258,7 @@ def plain_processes(number: int, trials: int) -> float:
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
     from sacristan.runs.sweeps.agents.supervising import supervise
-    from sacristan.runs.work.sharing import divided_threads
+    from sacristan.runs.work.worker import divided_threads
 
     with laboratory() as folder:
         place = Place(folder / "my_runs")

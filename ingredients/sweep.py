@@ -133,7 +133,7 @@ def agent(_config: Map, _run: Any) -> int:
     check_config(_config)
     with _errors():
         from sacristan.runs.sweeps.agents.commands import join_sweep
-        from sacristan.runs.work.sharing import divided_threads
+        from sacristan.runs.work.worker import divided_threads
 
         place, id = _place(_run), _id(_config)
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
@@ -168,7 +168,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
     check_config(_config)
     with _errors():
         from sacristan.runs.sweeps.agents.commands import best_trials
-        from sacristan.runs.work.sharing import divided_threads
+        from sacristan.runs.work.worker import divided_threads
 
         place, workers = _place(_run), _workers(_config)
 
@@ -302,7 +302,7 @@ def _spec_of(place: Place, id: str) -> Spec:
 
 def _workers(config: Map) -> list[dict[str, str]]:
     """Return the variables of each agent's runs: a GPU for each, shared by `workers_per_gpu`."""
-    from sacristan.runs.work.sharing import visible_gpus
+    from sacristan.runs.work.worker import visible_gpus
 
     gpus = visible_gpus(os.environ)
     if not gpus:

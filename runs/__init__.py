@@ -100,8 +100,8 @@ if TYPE_CHECKING:
     from sacristan.runs.notebooks.experiment_loader import ExperimentLoader
     from sacristan.runs.notebooks.incense_loader import incense
     from sacristan.runs.query.conditions import Words
-    from sacristan.runs.rerun.reproducing import Reproduction
-    from sacristan.runs.rerun.starting import fork, reproduce, resume
+    from sacristan.runs.rerun.reproducing import Reproduction, reproduce
+    from sacristan.runs.rerun.resuming import fork, resume
     from sacristan.runs.rerun.verdict import Tolerance, Verdict
     from sacristan.runs.stores.changes import Copied, Removed
     from sacristan.runs.stores.content import Content, Medium
@@ -125,8 +125,8 @@ else:
         "sacristan.runs.notebooks.experiment_loader": "ExperimentLoader",
         "sacristan.runs.notebooks.incense_loader": "incense",
         "sacristan.runs.query.conditions": "Words",
-        "sacristan.runs.rerun.reproducing": "Reproduction",
-        "sacristan.runs.rerun.starting": "fork reproduce resume",
+        "sacristan.runs.rerun.reproducing": "Reproduction reproduce",
+        "sacristan.runs.rerun.resuming": "fork resume",
         "sacristan.runs.rerun.verdict": "Tolerance Verdict",
         "sacristan.runs.stores.changes": "Copied Removed",
         "sacristan.runs.stores.content": "Content Medium",

@@ -31,8 +31,7 @@ def add_arguments(parser: Parser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Replace this process with the new run."""
     from sacristan.runs.rerun.processes import check_settings
-    from sacristan.runs.rerun.resuming import fork_launch
-    from sacristan.runs.rerun.states import with_folder
+    from sacristan.runs.rerun.resuming import fork_launch, with_folder
 
     updates, options = split_rest(arguments.rest)
     with open_given(arguments) as store:

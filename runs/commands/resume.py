@@ -36,8 +36,7 @@ def add_arguments(parser: Parser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Replace this process with the resumed run."""
     from sacristan.runs.rerun.record import Record
-    from sacristan.runs.rerun.resuming import changed_sources, resume_launch
-    from sacristan.runs.rerun.states import states_of, with_folder
+    from sacristan.runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
 
     settings, options = split_rest(arguments.rest)
     with open_given(arguments) as store:

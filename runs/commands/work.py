@@ -50,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Work, and return 0 only if every started run succeeded."""
-    from sacristan.runs.work.queued import Queue
+    from sacristan.runs.work.run_queue import Queue
     from sacristan.runs.work.worker import Worker
 
     settings, options = split_rest(arguments.rest)

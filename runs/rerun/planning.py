@@ -30,7 +30,7 @@ from sacristan.runs.rerun.environment import Environment, compare_environment
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_whole
 from sacristan.runs.rerun.restoring import Restored, restore
-from sacristan.runs.rerun.states import kept_start
+from sacristan.runs.rerun.resuming import kept_start
 from sacristan.runs.rerun.verdict import Tolerance
 from sacristan.runs.stores.run import HELD
 

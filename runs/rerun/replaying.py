@@ -19,7 +19,7 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch
 from sacristan.runs.rerun.processes import started
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.rerun.states import kept_start, start_setting, states_of, with_folder
+from sacristan.runs.rerun.resuming import kept_start, start_setting, states_of, with_folder
 from sacristan.runs.stores.run import Run
 
 __all__ = ["Replay", "compare_points", "replay"]

@@ -1,13 +1,14 @@
-"""Processes that resume a run in its own record, or fork a new run from one of its states.
+"""Resume a run in its own record, or fork a new run from one of its saved states.
 
-Both are ready to start:
-
-    launch = resume_launch(store.get("3"))  # the same run, in the same record
-    launch = fork_launch(store.get("3"), ["lr=1e-4"])  # a new run, from a state of that one
+launch = resume_launch(store.get("3"))  # the same run, in the same record
+launch = fork_launch(store.get("3"), ["lr=1e-4"])  # a new run, from a state of that one
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,14 +19,120 @@ from sacristan.observers.record.identity import (
     RESUME_VARIABLE,
     START_VARIABLE,
 )
-from sacristan.observers.record.schema import CONFIG
-from sacristan.runs.errors import LaunchError
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.schema import CONFIG, RUN
+from sacristan.observers.record.sealed_zip import check_seal, read_note
+from sacristan.runs.errors import LaunchError, RunsError
 from sacristan.runs.rerun.launching import Launch, check_passwords_alone, dropped_options, recorded_launch
-from sacristan.runs.rerun.record import Record, check_has_config, is_content_of
-from sacristan.runs.rerun.states import chosen_state, start_setting, with_folder
+from sacristan.runs.rerun.processes import end_text, run_launch
+from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_has_config, is_content_of, is_written_by
+from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import HELD, Run
 
-__all__ = ["changed_sources", "fork_launch", "resume_launch", "start_launch"]
+__all__ = [
+    "changed_sources",
+    "fork",
+    "fork_launch",
+    "kept_start",
+    "resume",
+    "resume_launch",
+    "start_launch",
+    "start_setting",
+    "states_of",
+    "with_folder",
+]
+
+_log = logging.getLogger(__name__)
+
+
+def resume(run: Run, options: Sequence[str] = (), *, settings: Sequence[str] = (), output: int | None = None) -> Run:
+    """Resume a run that was cut off, in its own record, from its newest good state, and wait until it ends.
+
+    The experiment runs as its own process, as `sacristan resume` starts it, with today's sources. Changes since
+    the run was recorded are logged as warnings. Ctrl-C interrupts the experiment, as on a terminal.
+
+    Args:
+        run: A run that was killed, interrupted or failed. A run of a database needs the folder that it was recorded in,
+            which holds its states, on this machine.
+        options: Options of the experiment's command line that replace the recorded ones, such as
+            `["-m", "mongodb://user:password@host/lab"]`.
+        settings: URLs that the config was recorded without the passwords of, such as
+            `["db.url=postgresql://user:password@host/lab"]`.
+        output: File descriptor for everything that the process prints; None leaves stdout and stderr as they are.
+
+    Returns:
+        The run after its process has ended: COMPLETED, FAILED or INTERRUPTED.
+
+    Raises:
+        LaunchError: If the run is running, has completed, keeps no states, or its process ended without resuming it.
+        StoreError: If its record cannot be read.
+
+    Example:
+        with open_store("my_runs") as store:
+            run = resume(store.get(3))
+            print(run.status, run.result)
+    """
+    recorded, _ = with_folder(run)
+    changed = changed_sources(Record(recorded))
+    if changed:
+        _log.warning("sources of run %s have changed since it was recorded: %s", run.id, ", ".join(changed))
+    pid, code = _run(resume_launch(recorded, options, settings), output)
+    if not is_written_by(recorded.store.get(recorded.id), pid):
+        raise LaunchError(f"run {run.id} was not resumed: its process ended with {end_text(code)}; see what it printed")
+    return run.store.get(run.id)
+
+
+def fork(
+    run: Run,
+    settings: Sequence[str] = (),
+    options: Sequence[str] = (),
+    *,
+    state: str | Path | None = None,
+    without: Sequence[str] = (),
+    output: int | None = None,
+) -> Run:
+    """Start a new run from a state of a run, with a changed config, and wait until it ends.
+
+    The new run is recorded beside its parent, the run that it starts from.
+
+    Args:
+        run: A run with states, completed or not, in the folder that it was recorded in or in a database.
+        settings: Changes, as behind `with` on the command line: `["lr=1e-4", "epochs=20"]`, or named configs.
+        options: Options of the experiment's command line that replace the recorded ones.
+        state: The state, such as `step-000000120.pt`; by default the newest good one.
+        without: Recorded options to leave out, such as `["tensorboard", "comment"]`.
+        output: File descriptor for everything that the process prints; None leaves stdout and stderr as they are.
+
+    Returns:
+        The new run, in the folder of runs that it is recorded in, after its process has ended.
+
+    Raises:
+        LaunchError: If there is no such state or no good one, or the process recorded no run.
+        StoreError: If the record cannot be read.
+
+    Example:
+        with open_store("my_runs") as store:
+            longer = fork(store.get(3), ["epochs=20"])
+            print(longer.id, longer.parent.id, longer.result)
+    """
+    recorded, _ = with_folder(run)
+    before = {child.id for child in recorded.children()}
+    launch = fork_launch(recorded, settings, options, None if state is None else Path(state), without)
+    pid, code = _run(launch, output)
+    # Others may fork the same run at the same time.
+    children = [child for child in recorded.children() if child.id not in before and is_written_by(child, pid)]
+    if not children:
+        raise LaunchError(f"run {run.id} was not forked: its process recorded no run, and ended with {end_text(code)}")
+    return recorded.store.get(children[0].id)
+
+
+def _run(launch: Launch, output: int | None) -> tuple[int, int]:
+    for note in launch.notes:
+        _log.warning("%s", note)
+    return run_launch(launch, output)
+
+
+# ---------------------------------------------------------------------- launches
 
 
 def resume_launch(
@@ -136,3 +243,117 @@ def _check_keeps_states(run: Run) -> None:
         )
     if run.get("config.checkpoint.last") is False:
         raise LaunchError(f"run {run.id} kept no states of its training: it has checkpoint.last=False; start it again")
+
+
+# ---------------------------------------------------------------------- saved states
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """A state of a training on disk.
+
+    Attributes:
+        step: Optimizer steps before it; None if the file does not say.
+        fault: The damage in a few words; empty for an intact file.
+    """
+
+    path: Path
+    step: int | None
+    fault: str = ""
+
+
+def with_folder(run: Run) -> tuple[Run, Path]:
+    """Return a run as recorded in its own folder, where its states are, and that folder.
+
+    A run that stock Sacred recorded, or whose folder is not on this machine, raises LaunchError.
+    """
+    if run.uid is None:
+        raise LaunchError(
+            f"run {run.id} was recorded by stock Sacred, which keeps no states to resume from; reproduce it"
+        )
+    found = _with_states(run)
+    if found is None or found.folder is None:
+        where = f"{run.document.get('folder') or 'no folder'} on {run.host or 'a machine without a name'}"
+        raise LaunchError(f"run {run.id} was recorded in {where}, which holds its states; continue there")
+    return found, found.folder
+
+
+def _with_states(run: Run) -> Run | None:
+    """Return the run as recorded in the folder of its states, the first one of a run that is recorded in several."""
+    found = run.original()
+    other = None if found is None else found.document.get("states_folder")
+    if not isinstance(other, str) or found is None or not (Path(other) / RUN).is_file():
+        return found
+    with contextlib.suppress(RunsError):  # a folder without a readable record is another one
+        first = open_store(Path(other).parent).get(Path(other).name)
+        return first if first.uid == found.uid else found
+    return found
+
+
+def states_of(run: Run, *, check: bool = False) -> list[State]:
+    """Return the states of a run's last training, the newest first; none if its folder is not on this machine.
+
+    With `check`, each file is read whole to find damage, instead of its end.
+    """
+    original = _with_states(run)
+    if original is None or original.folder is None:
+        return []
+    folders = sorted(original.folder.glob("checkpoints-*"), key=lambda path: (len(path.name), path.name))
+    folder = (folders or [original.folder / "checkpoints"])[-1]
+    paths = [folder / "last.pt", *sorted(folder.glob("step-*.pt"), reverse=True)]
+    return [_state(path, check) for path in paths if path.is_file()]
+
+
+def _state(path: Path, check: bool) -> State:
+    try:
+        note = parse_json(check_seal(path) if check else read_note(path))
+        return State(path, note.get("step"))
+    except (OSError, ValueError, AttributeError) as error:  # SealError is a ValueError
+        return State(path, None, str(error))
+
+
+def chosen_state(run: Run, path: Path | None = None) -> State:
+    """Return a state of a run by its file or the file's name, by default the newest good one."""
+    states = states_of(run, check=True)
+    good = [state for state in states if not state.fault]
+    if path is not None:
+        return _named_state(run, path, states, ", ".join(state.path.name for state in good) or "none")
+    if not good:
+        faults = "; ".join(f"{state.path.name}: {state.fault}" for state in states)
+        raise LaunchError(f"run {run.id} has no good state to start from{f' ({faults})' if faults else ''}")
+    return good[0]
+
+
+def _named_state(run: Run, path: Path, states: list[State], good: str) -> State:
+    state = next((state for state in states if path in (state.path, Path(state.path.name))), None)
+    if state is None:
+        raise LaunchError(f"run {run.id} has no state {path}; good ones are: {good}")
+    if state.fault:
+        raise LaunchError(f"{state.path}: is damaged: {state.fault}; good ones are: {good}")
+    return state
+
+
+def kept_start(run: Run) -> Path | None:
+    """Return a run's own copy of the state that it started from; None if it has none.
+
+    In the folder of the other run, a newer state may have replaced it.
+    """
+    setting = run.get(f"config.{RESUME_SETTING}")
+    original = _with_states(run)
+    if original is None or original.folder is None or setting in (None, "auto"):
+        return None
+    path = original.folder / "checkpoints" / "start" / Path(str(setting)).name
+    return path if path.is_file() else None
+
+
+def start_setting(path: Path) -> str:
+    """Return the setting that starts a run from a state.
+
+    A state of a later training of its run raises LaunchError, because the setting applies to the first one.
+    """
+    if path.absolute().parent.name.startswith("checkpoints-"):
+        raise LaunchError(
+            f"{path}: is a state of a later training of its run, and a new run would start its first one from it; a "
+            "run of several trainings can be resumed, but not forked or verified"
+        )
+    return f"{RESUME_SETTING}={str(path.absolute())!r}"

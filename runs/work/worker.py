@@ -1,8 +1,8 @@
 """`Worker`: runs tasks as processes, some at a time: runs of a queue, or points of a sweep.
 
-    Source   says which task comes next, and claims it
-    Task     says how its process is started, and judges its end
-    Worker   starts, hears, interrupts and ends the processes
+    TaskSource   says which task comes next, and claims it
+    WorkerTask   says how its process is started, and judges its end
+    Worker       starts, hears, interrupts and ends the processes
 
 A process asks its worker before it begins to record, and the worker asks the claims (`sacristan.runs.work.claims`).
 """
@@ -18,17 +18,15 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sacristan.runs.errors import RunsError
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.processes import raising_signals
 from sacristan.runs.work.claims import Claims
-from sacristan.runs.work.printed import Printed
-from sacristan.runs.work.sharing import divided_threads, visible_gpus
 from sacristan.runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
 
-__all__ = ["End", "Source", "Task", "Worker"]
+__all__ = ["End", "Output", "TaskSource", "Worker", "WorkerTask", "divided_threads", "last_lines", "visible_gpus"]
 
 # Seconds between two looks of a worker that has something to do, and of one that has nothing.
 _LOOK_S, _IDLE_S = 1.0, 2.0
@@ -52,7 +50,7 @@ class End:
     by_signal: bool = False
 
 
-class Task(abc.ABC):
+class WorkerTask(abc.ABC):
     """An attempt at a run that this worker has claimed.
 
     Attributes:
@@ -70,7 +68,7 @@ class Task(abc.ABC):
     hears: bool = True
 
     @abc.abstractmethod
-    def open_output(self) -> Printed:
+    def open_output(self) -> Output:
         """Return the file that the process prints to."""
 
     def started(self) -> None:  # noqa: B027
@@ -99,11 +97,11 @@ class Task(abc.ABC):
         """
 
 
-class Source(abc.ABC):
+class TaskSource(abc.ABC):
     """Base of what gives a worker its tasks: a queue, or an agent of a sweep."""
 
     @abc.abstractmethod
-    def take(self) -> Task | None:
+    def take(self) -> WorkerTask | None:
         """Claim the next task; return None if there is none now."""
 
     def beat(self) -> None:  # noqa: B027
@@ -122,9 +120,9 @@ class Source(abc.ABC):
 class _Running:
     """A task whose process was started, and may take until `until` on the monotonic clock."""
 
-    task: Task
+    task: WorkerTask
     job: Job
-    output: Printed
+    output: Output
     place: int
     until: float
     has_begun: bool = False
@@ -148,7 +146,7 @@ class Worker:
 
     def __init__(
         self,
-        source: Source,
+        source: TaskSource,
         tell: Callable[[str], None],
         *,
         num_places: int = 1,
@@ -198,7 +196,7 @@ class Worker:
                 self._leave(task, End())
                 raise
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: WorkerTask) -> None:
         if self._warm is None:
             self._warm = self._stack.enter_context(WarmPython(self._packages, divided_threads(self._num_places)))
         place = min(set(range(self._num_places)) - {running.place for running in self._running})
@@ -251,7 +249,7 @@ class Worker:
             return
         self._leave(running.task, end)
 
-    def _leave(self, task: Task, end: End) -> None:
+    def _leave(self, task: WorkerTask, end: End) -> None:
         self._source.hurry()
         with contextlib.suppress(RunsError, OSError):  # whoever takes the task over finds out
             task.interrupted(dataclasses.replace(end, by_signal=self._is_signalled))
@@ -277,3 +275,77 @@ class Worker:
             with contextlib.suppress(RunsError, OSError):
                 self._source.beat()
             self._look()
+
+
+# ---------------------------------------------------------------------- what processes print
+
+
+_MOST_LINES, _MOST_BYTES = 20, 4096
+
+
+class Output(contextlib.AbstractContextManager["Output"]):
+    """A file that a process prints to, for a `with` block that closes it.
+
+    Args:
+        target: A stream, which is closed, or a descriptor, which stays open. Other processes may print to it as well.
+    """
+
+    def __init__(self, target: IO[bytes] | int) -> None:
+        self._stream = None if isinstance(target, int) else target
+        self.descriptor = target if isinstance(target, int) else target.fileno()
+        self._start = os.fstat(self.descriptor).st_size
+
+    def lines(self) -> list[str]:
+        """Return the last lines that were printed since this object was made."""
+        # A log is open for writing alone, and a temporary file has no path everywhere.
+        is_log = self._stream is None
+        return last_lines(Path(f"/proc/self/fd/{self.descriptor}") if is_log else self.descriptor, self._start)
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+
+def last_lines(file: Path | int, start: int) -> list[str]:
+    """Return the last lines with text in a file, from byte `start` on; none of a terminal or an unreadable file."""
+    try:
+        if isinstance(file, Path) and not file.is_file():
+            return []
+        with open(file, "rb", closefd=isinstance(file, Path)) as stream:
+            stream.seek(max(start, os.fstat(stream.fileno()).st_size - _MOST_BYTES))
+            lines = stream.read(_MOST_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    return [line for line in lines if line.strip()][-_MOST_LINES:]
+
+
+# ---------------------------------------------------------------------- shares of the machine
+
+
+def divided_threads(workers: int) -> dict[str, str]:
+    """Return the variables that divide the CPU's threads among workers, unless the user has divided them.
+
+    One worker alone has what a run by itself has. Two trainings that each take both cores of two are 5 to 10 times
+    slower than with one each.
+    """
+    if "OMP_NUM_THREADS" in os.environ or workers == 1:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {"OMP_NUM_THREADS": str(max(cores // workers, 1))}
+
+
+def visible_gpus(environment: Mapping[str, str]) -> list[str]:
+    """Return the GPUs that processes see, as `CUDA_VISIBLE_DEVICES` names them; no context is opened on any."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return [str(number) for number in range(pynvml.nvmlDeviceGetCount())]
+        finally:
+            pynvml.nvmlShutdown()
+    except Exception:  # without a driver, or one that does not answer
+        return []

@@ -20,9 +20,8 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.syncing import sync
 from sacristan.runs.work.claims import Claim, FolderClaims, is_pending
-from sacristan.runs.work.queued import Queue
-from sacristan.runs.work.sharing import visible_gpus
-from sacristan.runs.work.worker import End, Worker
+from sacristan.runs.work.run_queue import Queue
+from sacristan.runs.work.worker import End, Worker, visible_gpus
 from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
@@ -59,7 +58,7 @@ WAIT = "while True: time.sleep(0.05)"
 WORKER = """
 import sys
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.work.queued import Queue
+from sacristan.runs.work.run_queue import Queue
 from sacristan.runs.work.worker import Worker
 tell = lambda text: print(text, flush=True)
 with open_store(sys.argv[1]) as store:

@@ -14,8 +14,7 @@ from sacristan.ingredients.checkpoints.files import save_checkpoint
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs import open_store
 from sacristan.runs.errors import LaunchError
-from sacristan.runs.rerun.resuming import resume_launch
-from sacristan.runs.rerun.states import kept_start, with_folder
+from sacristan.runs.rerun.resuming import kept_start, resume_launch, with_folder
 
 
 @pytest.fixture

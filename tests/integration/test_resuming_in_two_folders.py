@@ -14,8 +14,7 @@ from sacristan.ingredients import checkpoint
 from sacristan.observers import FileObserver
 from sacristan.observers.errors import ResumeError
 from sacristan.runs import open_store
-from sacristan.runs.rerun.resuming import resume_launch
-from sacristan.runs.rerun.states import states_of, with_folder
+from sacristan.runs.rerun.resuming import resume_launch, states_of, with_folder
 
 
 @pytest.fixture

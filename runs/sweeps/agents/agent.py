@@ -22,7 +22,7 @@ from sacristan.runs.sweeps.spec.spec import spec_of
 from sacristan.runs.sweeps.study.home import BEAT_S, Home
 from sacristan.runs.sweeps.study.study import Point, Study
 from sacristan.runs.work.warm import WarmPython
-from sacristan.runs.work.worker import Source, Worker
+from sacristan.runs.work.worker import TaskSource, Worker
 
 __all__ = ["Agent"]
 
@@ -36,7 +36,7 @@ _FEW_AGENTS = 20
 _FIRST_FAILURES = 3
 
 
-class Agent(Source):
+class Agent(TaskSource):
     """Works on a sweep.
 
     Args:

@@ -15,7 +15,7 @@ from sacristan.runs.sweeps.agents.trials import Means
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.views.status import Status
-from sacristan.runs.work.sharing import divided_threads
+from sacristan.runs.work.worker import divided_threads
 
 __all__ = ["Engine"]
 

@@ -17,7 +17,7 @@ from sacristan.runs.sweeps.agents.display import display
 from sacristan.runs.sweeps.agents.trials import Means
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.views.status import Status, Watcher, say
-from sacristan.runs.work.printed import printed_lines
+from sacristan.runs.work.worker import last_lines
 
 __all__ = ["supervise"]
 
@@ -138,7 +138,7 @@ class _Crew:
             return
         self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
         if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
-            lines = printed_lines(self._log, self._log_start) if code > 0 else []
+            lines = last_lines(self._log, self._log_start) if code > 0 else []
             why = f": {lines[-1].strip()}" if lines else ""
             raise SweepError(
                 f"agents end before they get anything done, the last one by {end_text(code)}{why}; see {self._log}"

@@ -20,9 +20,8 @@ from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.study import Point, Study
 from sacristan.runs.sweeps.study.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
-from sacristan.runs.work.printed import Printed
 from sacristan.runs.work.warm import Event
-from sacristan.runs.work.worker import End, Task
+from sacristan.runs.work.worker import End, Output, WorkerTask
 
 __all__ = ["Means", "Outcome", "Trial", "Workplace"]
 
@@ -97,7 +96,7 @@ class Workplace:
     beat: Callable[[], None]
 
 
-class Trial(Task):
+class Trial(WorkerTask):
     """An attempt (from 0) at a point that the agent has claimed, with the next one of its seeds.
 
     Args:
@@ -185,9 +184,9 @@ class Trial(Task):
 
     # ------------------------------------------------------------------ what a worker asks
 
-    def open_output(self) -> Printed:
+    def open_output(self) -> Output:
         output = self._workplace.means.output
-        return Printed(1 if output is None else output)
+        return Output(1 if output is None else output)
 
     def report(self, event: Event) -> bool | None:
         study = self._workplace.study

@@ -12,8 +12,7 @@ from sacristan.observers.record.identity import lease
 from sacristan.observers.record.sealed_zip import SealingStream
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch
-from sacristan.runs.rerun.states import states_of, with_folder
+from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.study.trial_runs import resumed
 

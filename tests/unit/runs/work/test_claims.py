@@ -8,8 +8,7 @@ import pytest
 
 from sacristan.runs.errors import StoreError
 from sacristan.runs.work.claims import FolderClaims
-from sacristan.runs.work.queue_entry import QueueEntry
-from sacristan.runs.work.queued_task import QueuedTask
+from sacristan.runs.work.run_queue import QueuedTask, QueueEntry
 from sacristan.runs.work.worker import End
 
 

@@ -8,8 +8,7 @@ import pytest
 
 from sacristan.runs.errors import StoreError
 from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.work.printed import Printed
-from sacristan.runs.work.worker import Source, Task, Worker
+from sacristan.runs.work.worker import Output, TaskSource, Worker, WorkerTask
 
 
 class NotedJob:
@@ -37,13 +36,13 @@ class NotedJob:
         pass
 
 
-class NotedTask(Task):
+class NotedTask(WorkerTask):
     name = "1"
     launch = Launch((), Path(), {}, ())
     end = None
 
     def open_output(self):
-        return Printed(tempfile.TemporaryFile())
+        return Output(tempfile.TemporaryFile())
 
     def ended(self, end):
         return True
@@ -52,7 +51,7 @@ class NotedTask(Task):
         self.end = end
 
 
-class Failing(Source):
+class Failing(TaskSource):
     """A source that has one task, and fails afterwards."""
 
     def __init__(self, error):

@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from sacristan.runs.rerun.causes import cause_notes, hash_order_sources
 from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.reproducing import cause_notes, hash_order_sources
 from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, Deviation
 from sacristan.runs.stores.content import Content
 
@@ -49,7 +49,7 @@ def notes_of(sessions, step, verdict=DIVERGED):
     return list(cause_notes(plan, types.SimpleNamespace(verdict=verdict, first=first), {}, ()))
 
 
-SESSIONS = [{"status": "INTERRUPTED"}, {"step": 10}, {"step": 20, "changed_sources": ["nets.py"]}]
+SESSIONS = [{"status": "INTERRUPTED"}, {"step": 10}, {"step": 20, "source_differences": ["nets.py"]}]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,420 @@
+"""`Queue`: the runs of a store that wait to be started: those queued with `-q`, and those of them that were cut off.
+
+Queue        finds the next run and claims it
+QueuedTask   an attempt at it, as a task of a worker: how it starts, and how its end is reported
+QueueEntry   the run as it is written down: in a folder, in a database, or in both
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import tempfile
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sacristan.observers.mongo.delivery import noted_delivery
+from sacristan.observers.mongo.destination import Destination, database_in, read_destination
+from sacristan.observers.mongo.layout import Collections
+from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.locking import locked
+from sacristan.observers.record.schema import CLAIMS, RUN
+from sacristan.runs.errors import LaunchError, RunsError, StoreError
+from sacristan.runs.query.texts import list_text
+from sacristan.runs.query.times import time_of
+from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
+from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.run import HELD, Run
+from sacristan.runs.stores.run_list import HANDFUL, census
+from sacristan.runs.stores.store import Store
+from sacristan.runs.transfer.copying import copy
+from sacristan.runs.transfer.syncing import deliveries
+from sacristan.runs.work.claims import Claims, FolderClaims, RunClaims, asking, is_pending
+from sacristan.runs.work.worker import End, Output, TaskSource, WorkerTask
+
+__all__ = ["Queue", "QueueEntry", "QueuedTask"]
+
+# What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
+_BY_A_PERSON = "SIGINT"
+
+
+class Queue(TaskSource):
+    """The runs of a store that wait to be started: those of the greatest `--priority` first, then the oldest.
+
+    Args:
+        tell: Takes a sentence for the person: why a run is skipped, how one ended.
+        retries: How often a run is taken again that was cut off by a kill or any signal but SIGINT (Ctrl-C).
+        any_sources: Whether runs are started whose sources have changed since they were recorded.
+        record_to: The folder for runs of a database that have no folder on this machine.
+        settings: URLs with their passwords that configs were recorded without.
+        options: Options for the experiments' command lines, such as `-m URL`; they replace the recorded ones.
+
+    Attributes:
+        num_skipped: Runs that waited when none was taken last, and could not be started.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        tell: Callable[[str], None],
+        *,
+        retries: int = 3,
+        any_sources: bool = False,
+        record_to: Path = Path("my_runs"),
+        settings: Sequence[str] = (),
+        options: Sequence[str] = (),
+    ) -> None:
+        self.num_skipped = 0
+        self._store, self._tell, self._retries, self._any_sources = store, tell, retries, any_sources
+        self._record_to, self._settings, self._options = record_to, list(settings), list(options)
+        self._told: set[tuple[str, str]] = set()
+        self._entries = QueueEntries(self._options)
+        self._recorded: Store | None = None
+
+    def close(self) -> None:
+        """Close the connections that the queue opened; the store stays open."""
+        self._entries.close()
+        if self._recorded is not None:
+            self._recorded.close()
+
+    @property
+    def idle_text(self) -> str:
+        waits = f"{self.num_skipped} skipped" if self.num_skipped else "no run waits"
+        return f"{waits}; looking for new ones until Ctrl-C"
+
+    def take(self) -> QueuedTask | None:
+        skipped = 0
+        for run in self._waiting():
+            try:
+                task = self._take(run)
+            except RunsError as error:
+                skipped += 1
+                self._tell_once(run, str(error))
+            else:
+                if task is not None:
+                    return task
+        self.num_skipped = skipped
+        return None
+
+    def _tell_once(self, run: Run, reason: str) -> None:
+        if (run.id, reason) not in self._told:
+            self._told.add((run.id, reason))
+            self._tell(f"run {run.id} is skipped: {reason}")
+
+    def enqueue(self, run: Run) -> None:
+        """Queue a run that is HELD because it was queued elsewhere and came here by `copy` or `import`."""
+        if run.status != HELD:
+            raise LaunchError(f"run {run.id} is {run.status}, expected HELD: one that was queued elsewhere")
+        self._entries.of(run, run.original()).enqueue()
+
+    def tell_waiting(self) -> None:
+        """Count many waiting runs by kind, and name those that are HELD until somebody here starts them."""
+        waiting = self._waiting()
+        if len(waiting) > HANDFUL:
+            self._tell(f"{census(waiting)} wait")
+        held = self._store.find(f"status={HELD}", "queue_time", columns=("queue_time",))
+        if held:
+            self._tell(
+                f"run {list_text([run.id for run in held])}: queued elsewhere, with code of its own, and HELD; look at "
+                "it (show ID, sources get ID), then start it: --held ID"
+            )
+
+    # ------------------------------------------------------------------ taking one
+
+    def _waiting(self) -> list[Run]:
+        """Return the runs that may be taken; those that began before come first."""
+        columns = ("queue_time", "status", "name")
+        cut_off = self._store.find("status in (DEAD, INTERRUPTED)", "queue_time", columns=columns)
+        begun = [run for run in cut_off if run["queue_time"] and run.get("meta.interrupted_by") != _BY_A_PERSON]
+        queued = self._store.find("status=QUEUED", "queue_time", columns=columns)
+        return [*begun, *sorted(queued, key=_priority, reverse=True)]
+
+    def _take(self, run: Run) -> QueuedTask | None:
+        """Claim a run; return None if another worker has it, or it cannot be taken from here.
+
+        If it waits but cannot be started here, this raises RunsError with the reason.
+        """
+        original, is_begun = run.original(), run.status != "QUEUED"
+        entry = self._entries.of(run, original)
+        claims = entry.claims(is_begun=is_begun)
+        listed = claims.listed()
+        if is_begun and (not listed or original is None):
+            return None  # nobody took it from the queue, or its states are on another machine
+        if listed and is_pending(listed[-1], _began(original or run) if is_begun else None):
+            return None
+        if len(listed) > self._retries:
+            raise LaunchError(f"it was taken {len(listed)} times, and cut off each time; --retries N allows for more")
+        launch = self._launch(original or run, is_begun)
+        if not claims.add(len(listed) + 1):
+            return None
+        return self._claimed(run, original, entry, launch, len(listed) + 1)
+
+    def _claimed(
+        self, run: Run, original: Run | None, entry: QueueEntry, launch: Launch, attempt: int
+    ) -> QueuedTask | None:
+        """Return the task of a claimed run; None, and give the claim back, if it was started meanwhile."""
+        is_begun = run.status != "QUEUED"
+        claims = entry.claims(is_begun=is_begun)
+        try:
+            if _is_over(original or run, is_begun):
+                claims.release(attempt)
+                return None
+            if original is None:
+                original = self._fetched(run)
+                dataclasses.replace(entry, folder=original.folder).note_destination()
+                launch = self._launch(original, is_begun, is_fetched=True)
+        except BaseException:
+            claims.release(attempt)
+            raise
+        return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
+
+    def _launch(self, run: Run, is_begun: bool, *, is_fetched: bool = False) -> Launch:
+        """Return how a run is started, or resumed if it has begun before."""
+        record = Record(run)
+        changed = [] if self._any_sources else changed_sources(record)
+        if changed:
+            raise LaunchError(
+                f"its sources have changed since it was recorded ({list_text(changed)}); put back what they were, or "
+                "say --any-sources"
+            )
+        settings = [one for one in self._settings if one.partition("=")[0] in record.hidden_settings]
+        if is_begun:
+            return resume_launch(run, self._options, settings)
+        return start_launch(run, settings, self._options, is_fetched=is_fetched)
+
+    def _fetched(self, run: Run) -> Run:
+        """Return a run that only a database has, with a folder on this machine from now on."""
+        self._recorded = self._recorded or open_store(self._record_to, create=True)
+        return copy(run, self._recorded, stays_queued=True).run
+
+
+def _priority(run: Run) -> float:
+    priority = run.get("meta.priority")
+    return float(priority) if isinstance(priority, int | float) else 0.0
+
+
+def _is_over(run: Run, is_begun: bool) -> bool:
+    """Tell whether a run was started, and perhaps ended, by another worker since it was listed."""
+    return run.store.get(run.id).status not in (("DEAD", "INTERRUPTED") if is_begun else ("QUEUED",))
+
+
+def _began(run: Run) -> float | None:
+    """Return when a run last began, in seconds since 1970."""
+    sessions = run.sessions
+    at = time_of(sessions[-1].get("start_time")) if sessions else time_of(run["start_time"])
+    return None if at is None else at.replace(tzinfo=UTC).timestamp()
+
+
+# ---------------------------------------------------------------------- an attempt
+
+
+# The module that starts the processes of a run with several ranks.
+_LAUNCHER_OF_RANKS = "torch.distributed.run"
+
+
+class QueuedTask(WorkerTask):
+    """An attempt at a queued run.
+
+    Args:
+        run: The run, as the folder that it is recorded in has it.
+        attempt: 1 for the first one.
+        tell: Takes a sentence for the person.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        launch: Launch,
+        entry: QueueEntry,
+        *,
+        attempt: int,
+        is_resumed: bool,
+        tell: Callable[[str], None],
+    ) -> None:
+        self.run, self.launch, self.attempt, self.name = run, launch, attempt, run.id
+        self.claims = entry.claims(is_begun=is_resumed)
+        self._entry = dataclasses.replace(entry, folder=run.folder)
+        self._is_resumed, self._tell = is_resumed, tell
+        self.hears = _LAUNCHER_OF_RANKS not in launch.command
+
+    def open_output(self) -> Output:
+        return Output(tempfile.TemporaryFile())
+
+    def started(self) -> None:
+        for note in self.launch.notes:
+            self._tell(note)
+        start = f"resumed, attempt {self.attempt}" if self._is_resumed else "started"
+        self._tell(f"run {self.name} is {start}: {self.run.name} {self.run.command}".rstrip())
+
+    def may_begin(self, process: Any) -> bool:
+        try:
+            return super().may_begin(process)
+        except StoreError:  # a database that is away since the claim keeps no run from its start
+            return True
+
+    def ended(self, end: End) -> bool:
+        try:
+            if not self._has_begun(end):
+                return self._has_not_begun(end)
+            for reason in self._entry.deliver():
+                self._tell(f"run {self.name} is not delivered: {reason}")
+            run = self.run.store.get(self.name)
+            result = "" if run.result is None else f", result {run.result}"
+            self._tell(f"run {run.id} {run.status} after {run.duration_s or 0:.1f} s{result}")
+        except RunsError as error:  # somebody has removed it
+            self._tell(f"run {self.name} has ended ({end_text(end.code)}): {error}")
+            return True
+        return run.status != "FAILED"
+
+    def _has_begun(self, end: End) -> bool:
+        """Tell whether the run began, by its record if no process could tell."""
+        return end.has_begun or (not self.hears and self.run.store.get(self.name).status != "QUEUED")
+
+    def _has_not_begun(self, end: End) -> bool:
+        """Fail a run that could not be started, unless another worker has taken it over."""
+        with contextlib.suppress(StoreError):
+            if not self.claims.is_last(self.attempt):
+                self._tell(f"run {self.name} was taken over by another worker before it began")
+                return True
+        lines = list(end.lines) or [end_text(end.code)]
+        if self._is_resumed:
+            self._tell(f"run {self.name} was not resumed: {lines[-1]}")
+        else:
+            self._tell(f"run {self.name} FAILED: it could not be started: {lines[-1]}")
+            self._entry.fail(lines)
+        return False
+
+    def interrupted(self, end: End) -> None:
+        if self._has_begun(end):
+            self.ended(end)
+        else:
+            self.claims.release(self.attempt)
+
+
+# ---------------------------------------------------------------------- entries
+
+
+@dataclasses.dataclass(frozen=True)
+class QueueEntry:
+    """A run of a queue that no process has begun, or that was cut off; in a folder, a database, or both.
+
+    Attributes:
+        folder: The folder that it is recorded in; None if it has none on this machine.
+        collections: Those of the database that it is delivered to; None if it is delivered to none.
+        destination: The database, if the queue is in it.
+    """
+
+    uid: str
+    folder: Path | None = None
+    collections: Collections | None = None
+    where: str = ""
+    destination: Destination | None = None
+
+    def claims(self, *, is_begun: bool) -> Claims:
+        """Return the claims on the run: those of the database if it is delivered to one, so that all workers see them.
+
+        A run that `is_begun` is claimed in any status but QUEUED there, and any other run only in QUEUED.
+        """
+        if self.collections is not None:
+            return RunClaims(self.collections, self.uid, self.where, is_begun=is_begun)
+        assert self.folder is not None
+        return FolderClaims(self.folder / CLAIMS)
+
+    def fail(self, lines: list[str]) -> None:
+        """Write FAILED into a run that cannot be started; one that is no longer QUEUED stays as it is.
+
+        The last lines that its process printed become the `fail_trace`.
+        """
+        self._change("QUEUED", {"status": "FAILED", "fail_trace": lines}, datetime.now(UTC).replace(tzinfo=None))
+
+    def enqueue(self) -> None:
+        """Write QUEUED into a run that is HELD."""
+        self._change(HELD, {"status": "QUEUED"})
+
+    def note_destination(self) -> None:
+        """Write the database that a run is delivered to into its folder, which was just fetched from that database."""
+        if self.folder is not None and self.destination is not None:
+            with locked(self.folder), contextlib.closing(Journal(self.folder)) as journal:
+                self.destination.note(journal)
+
+    def deliver(self) -> list[str]:
+        """Deliver an ended run to the queue's database if its script has no observer for it; return what went wrong."""
+        if self.folder is None or self.destination is None or noted_delivery(self.folder) is not None:
+            return []
+        results = deliveries(self.folder.parent, self.destination.url, only=[self.folder])
+        return [result.error or result.outcome for result in results if result.is_bad]
+
+    def _change(self, before: str, entries: dict[str, Any], stopped: datetime | None = None) -> None:
+        """Change a run that has the status `before`, wherever it is written down."""
+        if self.folder is not None:
+            as_text = {} if stopped is None else {"stop_time": stopped.isoformat()}
+            _change_folder(self.folder, before, entries | as_text)
+        if self.collections is not None:
+            as_time = {} if stopped is None else {"stop_time": stopped}
+            with asking(self.where):
+                runs = self.collections.confirmed.runs
+                runs.update_one({"uid": self.uid, "status": before}, {"$set": entries | as_time})
+
+
+class QueueEntries:
+    """Finds where runs of a queue are written down, and connects to the databases among these places.
+
+    Args:
+        options: Options of the worker for the experiments' command lines; `-m URL` may hold the password of a database.
+    """
+
+    def __init__(self, options: Sequence[str] = ()) -> None:
+        self._options = list(options)
+        self._databases: dict[Destination, Collections] = {}
+
+    def close(self) -> None:
+        """Close the connections."""
+        for collections in self._databases.values():
+            collections.database.client.close()
+
+    def of(self, run: Run, original: Run | None) -> QueueEntry:
+        """Return where a run is written down.
+
+        `original` is the run as its own folder has it; None if that is not on this machine. A run that stock Sacred
+        queued, or whose folder is gone, raises LaunchError.
+        """
+        if run.uid is None:
+            raise LaunchError("it was queued by stock Sacred; start it by hand")
+        folder = None if original is None else original.folder
+        if isinstance(run, MongoRun):
+            return QueueEntry(run.uid, folder, run.mongo.collections, run.mongo.where, run.mongo.destination)
+        if folder is None:
+            raise LaunchError("its folder is gone")
+        destination = read_destination(folder)
+        if destination is None:
+            return QueueEntry(run.uid, folder)
+        destination = self._with_password(destination)
+        if destination not in self._databases:
+            database = destination.connect()[destination.db_name]
+            self._databases[destination] = Collections(database, destination.prefix, destination.collection)
+        return QueueEntry(run.uid, folder, self._databases[destination], destination.label)
+
+    def _with_password(self, destination: Destination) -> Destination:
+        """Return a database with the URL that was given as `-m URL`, which may have its password."""
+        for word, following in zip(self._options, [*self._options, ""][1:], strict=True):
+            url = following if word == "-m" else word.partition("=")[2] if word.startswith("--mongo_db=") else ""
+            if "://" in url:
+                return dataclasses.replace(destination, url=url, db_name=database_in(url) or destination.db_name)
+        return destination
+
+
+def _change_folder(folder: Path, before: str, entries: dict[str, Any]) -> None:
+    with contextlib.suppress(BlockingIOError), locked(folder, wait=False):
+        run = parse_json(read_regular(folder / RUN))
+        if run["status"] == before:
+            journal = Journal(folder)
+            journal.write(RUN, {**run, **entries})
+            journal.close()
