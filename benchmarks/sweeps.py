@@ -34,7 +34,7 @@ from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.sweeps.agents.agent import Agent
 from sacristan.runs.sweeps.agents.engines import Engine
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.place import Place
@@ -107,7 +107,7 @@ def by_agent(folder: Path, warm: WarmPython, log: int, trials: int, place: Place
     """Return the milliseconds of a trial of one of our agents."""
     sweep_of(folder, place, id, random_spec(trials))
     with contextlib.closing(place.home(id)) as home:
-        agent = Agent(home, Means(place.base, output=log), warm)
+        agent = Agent(home, AgentOptions(place.base, output=log), warm)
         start = time.perf_counter()
         agent.run()
         return (time.perf_counter() - start) / trials * 1e3
@@ -144,7 +144,7 @@ def by_engine(folder: Path, name: str, trials: int) -> float:
     The difference between two sweeps, of which one has three times as many trials, leaves out the agent's start.
     """
     place = Place(folder / "my_runs")
-    means, took = Means(place.base, packages=PACKAGES), []
+    means, took = AgentOptions(place.base, packages=PACKAGES), []
     for number in (trials, 3 * trials):
         definition = sweep_of(folder, place, f"{name}-{time.time_ns()}", random_spec(number))
         start = time.perf_counter()
@@ -257,7 +257,7 @@ def plain_processes(number: int, trials: int) -> float:
 
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
-    from sacristan.runs.sweeps.agents.supervising import supervise
+    from sacristan.runs.sweeps.agents.engines import supervise
     from sacristan.runs.work.worker import divided_threads
 
     with laboratory() as folder:
@@ -265,7 +265,7 @@ def workers(trials: int) -> None:
         rates: dict[str, list[float]] = {"agents": [], "plain processes": []}
         for number in (1, 2):
             sweep_of(folder, place, f"w{number}", random_spec(trials), settings=("seconds=1.0",))
-            means = Means(place.base, environment=divided_threads(number), packages=PACKAGES)
+            means = AgentOptions(place.base, environment=divided_threads(number), packages=PACKAGES)
             log = folder / "log"
             start = time.perf_counter()
             supervise(place, f"w{number}", means, [{}] * number, log, show=lambda line: None)
@@ -299,7 +299,7 @@ def methods(seeds: int = 5, trials: int = 30) -> None:
                 }
                 sweep_of(folder, place, id, {**spec, "run_cap": trials}, seed=seed, **where)
                 with contextlib.closing(place.home(id)) as home:
-                    agent = Agent(home, Means(place.base, output=stream.fileno()), warm)
+                    agent = Agent(home, AgentOptions(place.base, output=stream.fileno()), warm)
                     agent.run()
                     points = Study(home, home.definition(), read_spec(home.definition().spec)).points()
                 found.append(min(point.values[0] for point in points.values() if point.values))
@@ -317,7 +317,7 @@ def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
     asks, tells = [], []
     try:
         with contextlib.closing(place.home("scale")) as home:
-            agent = Agent(home, Means(place.base), None)  # which starts nothing
+            agent = Agent(home, AgentOptions(place.base), None)  # which starts nothing
             while True:
                 start = time.perf_counter()
                 taken = agent.next()

@@ -24,7 +24,7 @@ from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
     from sacristan.runs.sweeps.agents.engines import Engine
-    from sacristan.runs.sweeps.agents.trials import Means
+    from sacristan.runs.sweeps.agents.trials import AgentOptions
     from sacristan.runs.sweeps.spec.definition import Definition
     from sacristan.runs.sweeps.spec.spec import Spec
     from sacristan.runs.sweeps.study.place import Place
@@ -121,9 +121,11 @@ def run(_config: Map, _run: Any) -> Any:
         from sacristan.runs.sweeps.agents.commands import run_sweep
 
         place, spec = _place(_run), _spec(_config)
-        definition, means = _definition(_config, _run, spec), _means(_config, _run, place, spec, {})
+        definition, agent_options = _definition(_config, _run, spec), _agent_options(_config, _run, place, spec, {})
         engine, check = _engine(_config), _run.check_settings
-        status = run_sweep(place, spec, definition, means, _workers(_config), engine, check, _config.retry_failed)
+        status = run_sweep(
+            place, spec, definition, agent_options, _workers(_config), engine, check, _config.retry_failed
+        )
     return {"sweep": definition.id, "complete": status.count("COMPLETE"), "failed": status.count("FAIL")}
 
 
@@ -137,15 +139,15 @@ def agent(_config: Map, _run: Any) -> int:
 
         place, id = _place(_run), _id(_config)
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
-        means = _means(_config, _run, place, _spec_of(place, id), environment)
-        return join_sweep(place, id, means, _run.experiment_info["name"])
+        agent_options = _agent_options(_config, _run, place, _spec_of(place, id), environment)
+        return join_sweep(place, id, agent_options, _run.experiment_info["name"])
 
 
 @ingredient.command(unobserved=True)
 def status(_config: Map, _run: Any) -> None:
     """Show the status of a sweep (sweep.id=...); without an id, of all sweeps."""
     with _errors():
-        from sacristan.runs.sweeps.views.printing import show_status
+        from sacristan.runs.sweeps.agents.commands import show_status
 
         show_status(_place(_run), _config.id)
 
@@ -172,18 +174,18 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
 
         place, workers = _place(_run), _workers(_config)
 
-        def means(spec: Spec) -> Means:
-            return _means(_config, _run, place, spec, divided_threads(len(workers)))
+        def agent_options(spec: Spec) -> AgentOptions:
+            return _agent_options(_config, _run, place, spec, divided_threads(len(workers)))
 
         name = _run.experiment_info["name"]
-        return best_trials(place, _id(_config), name, _config.reseed, means, workers)
+        return best_trials(place, _id(_config), name, _config.reseed, agent_options, workers)
 
 
 @ingredient.command(unobserved=True)
 def plot(_config: Map, _run: Any) -> None:
     """Draw a sweep (sweep.id=...): one page for the browser, and a picture of each plot."""
     with _errors():
-        from sacristan.runs.sweeps.views.printing import plot_sweep
+        from sacristan.runs.sweeps.agents.commands import plot_sweep
 
         plot_sweep(_place(_run), _id(_config))
 
@@ -319,8 +321,8 @@ def _engine(config: Map) -> Engine:
     return Engine(config.engine, config.address, resources, _mapping(config, "slurm", "{partition: gpu}"))
 
 
-def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> Means:
-    from sacristan.runs.sweeps.agents.trials import Means
+def _agent_options(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> AgentOptions:
+    from sacristan.runs.sweeps.agents.trials import AgentOptions
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")
@@ -329,7 +331,7 @@ def _means(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping
         # A trial has a folder in any case: its state is resumed from there.
         options.append(f"--file_storage={place.base.absolute()}")
     packages = None if config.packages is None else tuple(config.packages)
-    return Means(
+    return AgentOptions(
         place.base,
         tuple(options),
         dict(environment),

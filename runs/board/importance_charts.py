@@ -12,7 +12,7 @@ from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text, is_number, list_text
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import telling_settings
-from sacristan.runs.sweeps.views.importances import MOST_RUNS, importances_over
+from sacristan.runs.sweeps.views.study_view import MOST_RUNS, importances_over
 
 __all__ = ["importances_of"]
 

@@ -21,8 +21,8 @@ from sacristan.runs.query.flattening import list_of
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import show
 from sacristan.runs.sweeps.study.study import Point
-from sacristan.runs.sweeps.views.reading import SeenSweep, importances_of, read_definitions
 from sacristan.runs.sweeps.views.status import command_line, status_lines
+from sacristan.runs.sweeps.views.sweep_reader import SeenSweep, importances_of, read_definitions
 
 __all__ = ["ROUTES"]
 

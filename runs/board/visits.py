@@ -23,7 +23,7 @@ from sacristan.runs.comparison.panels import CurveCache
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.store import Store
-from sacristan.runs.sweeps.views.reading import SweepReader
+from sacristan.runs.sweeps.views.sweep_reader import SweepReader
 
 __all__ = ["Board", "Visit", "board_of", "page"]
 

@@ -79,7 +79,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) -> int:
     from sacristan.runs.errors import StoreError
-    from sacristan.runs.sweeps.views.digest import Digests
+    from sacristan.runs.sweeps.views.sweep_reader import Digests
     from sacristan.runs.work.watching import Outbox, RecentRuns
 
     back = timedelta(hours=arguments.back)

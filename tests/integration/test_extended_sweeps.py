@@ -19,8 +19,8 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.spec.spec import read_spec, spec_of
 from sacristan.runs.sweeps.study.continuing import retry_failed, take_up
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.views.readable import make_readable
 from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.sweeps.views.study_view import make_study_view
 from sacristan.runs.work.warm import WarmPython
 from tests.integration.test_sweeps import FAST, GRID, TINY, Sweep, command, on
 from tests.processes import PIPE, STDOUT, Process
@@ -120,7 +120,7 @@ def test_extended_search_continues_in_the_wider_space(sweep, request, method, pl
     assert any(not 1.0 <= points[number].parameters["x"] <= 2.0 for number in range(14, 34))
     if method != "cma-es":
         assert {"a", "b", "c"} == {points[number].parameters["n"] for number in range(14, 34)}
-    readable = make_readable(Watcher(one.home).study.optuna, spec_of(one.home.definition()))
+    readable = make_study_view(Watcher(one.home).study.optuna, spec_of(one.home.definition()))
     assert set(readable.parameters) == set(before)
     assert len(readable.complete) == 34
 

@@ -32,7 +32,7 @@ from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
 from sacristan.runs.errors import StoreAwayError
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.sweeps.views.digest import Digests
+from sacristan.runs.sweeps.views.sweep_reader import Digests
 from sacristan.runs.transfer.copying import copy
 from sacristan.runs.work.watching import Outbox, RecentRuns
 from tests.processes import PIPE, Process, run

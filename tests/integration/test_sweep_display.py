@@ -20,7 +20,7 @@ logging.basicConfig(format="%(message)s")
 from sacristan.runs.sweeps.study.outages import _log
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.views.status import Watcher
-from sacristan.runs.sweeps.agents.display import display
+from sacristan.runs.sweeps.agents.engines import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:
     watcher = Watcher(home)
     status = watcher.look()

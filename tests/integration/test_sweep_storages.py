@@ -18,8 +18,8 @@ from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.mongo.layout import Collections
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.journals import file_storage
 from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
+from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 from sacristan.runs.sweeps.study.outages import Outages
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.study import Study
@@ -97,7 +97,7 @@ from pathlib import Path
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.journals import file_storage
+from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 import optuna
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 study = optuna.create_study(storage=file_storage(Path({path!r})), study_name="s", load_if_exists=True)

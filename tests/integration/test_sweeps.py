@@ -23,7 +23,7 @@ from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.errors import StoreError, SweepError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.agents.agent import Agent
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.continuing import take_up
@@ -105,7 +105,7 @@ class Sweep:
 
     def agent(self, **means):
         log = os.open(self.folder / "output.txt", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
-        return Agent(self.home, Means(self.place.base, output=log, **means), self.warm)
+        return Agent(self.home, AgentOptions(self.place.base, output=log, **means), self.warm)
 
     def points(self):
         return Study(self.home, self.definition, self.spec).points()

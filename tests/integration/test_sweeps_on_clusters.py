@@ -21,9 +21,8 @@ from sacristan.configs.installation import install_command
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.errors import MissingExtraError, SweepError
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.sweeps.agents.engines import Engine
-from sacristan.runs.sweeps.agents.supervising import _Crew
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.engines import Engine, _Crew
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.place import Place
@@ -48,7 +47,7 @@ def grid(tmp_path):
     home = place.home("s")
     home.create(definition)
     home.close()
-    return place, definition, Means(place.base, packages=PACKAGES)
+    return place, definition, AgentOptions(place.base, packages=PACKAGES)
 
 
 def work(engine, grid):

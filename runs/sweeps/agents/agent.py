@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from sacristan.runs.errors import RunsError
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.sweeps.agents.trials import Means, Outcome, Trial, Workplace
+from sacristan.runs.sweeps.agents.trials import AgentOptions, Outcome, TrialTask, Workplace
 from sacristan.runs.sweeps.spec.spec import spec_of
 from sacristan.runs.sweeps.study.home import BEAT_S, Home
 from sacristan.runs.sweeps.study.study import Point, Study
@@ -49,14 +49,14 @@ class Agent(TaskSource):
         RunsError: If there is no such sweep, or its study or its runs cannot be opened.
     """
 
-    def __init__(self, home: Home, means: Means, warm: WarmPython | None) -> None:
+    def __init__(self, home: Home, agent_options: AgentOptions, warm: WarmPython | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
-        self._home, self._means, self._warm = home, means, warm
+        self._home, self._agent_options, self._warm = home, agent_options, warm
         definition = home.definition()
-        self._located = definition if means.lab is None else definition.located(means.lab)
+        self._located = definition if agent_options.lab is None else definition.located(agent_options.lab)
         self.study = Study(home, definition, spec_of(definition))
-        self._store = open_store(means.base, create=True)
-        self._following: Trial | None = None
+        self._store = open_store(agent_options.base, create=True)
+        self._following: TrialTask | None = None
         self._num_done = 0
         self._first_free = 0
         self._look_s = _LOOK_S
@@ -77,14 +77,14 @@ class Agent(TaskSource):
 
     # ------------------------------------------------------------------ what a worker asks
 
-    def take(self) -> Trial | None:
+    def take(self) -> TrialTask | None:
         while True:
             trial, self._following = self._following, None
             if trial is None:
                 following = self.next()
                 if following is None:
                     return None
-                trial = Trial(self._workplace(), *following, self._settle)
+                trial = TrialTask(self._workplace(), *following, self._settle)
             with trial.giving_back():
                 outcome = trial.prepare()
                 if outcome is None:
@@ -102,14 +102,21 @@ class Agent(TaskSource):
     def _workplace(self) -> Workplace:
         """Return the sweep as of now, with its sources where they were when this agent was started."""
         return Workplace(
-            self.name, self._home, self._located, self.study.spec, self.study, self._store, self._means, self.beat
+            self.name,
+            self._home,
+            self._located,
+            self.study.spec,
+            self.study,
+            self._store,
+            self._agent_options,
+            self.beat,
         )
 
     # ------------------------------------------------------------------ which point
 
     def next(self) -> tuple[Point, int] | None:
         """Claim the next point and return it with the number of the attempt; None if nothing is left to claim."""
-        while not self._home.is_stopped and not self._means.is_late:
+        while not self._home.is_stopped and not self._agent_options.is_late:
             self.beat()
             self.study.renew()
             if not self.study.draws_alone:
@@ -126,7 +133,7 @@ class Agent(TaskSource):
                     continue
                 return left
             point = self.study.take(number)
-            same = None if self._means.repeat or self.study.draws_alone else self.study.finished_as(point)
+            same = None if self._agent_options.repeat or self.study.draws_alone else self.study.finished_as(point)
             if same is None:
                 return point, 0
             self.study.finish_as(number, same)
@@ -193,7 +200,7 @@ class Agent(TaskSource):
                 continue
             point = self.study.take(number)
             kills = point.num_kills(last + 1)
-            if kills <= self._means.retries:
+            if kills <= self._agent_options.retries:
                 return point, last + 1
             reason = f"its run was killed {kills} times; sacristan ls --sweep {self._home.id}"
             self.study.finish(number, "FAIL", reason=reason)
@@ -201,10 +208,10 @@ class Agent(TaskSource):
 
     # ------------------------------------------------------------------ what came of it
 
-    def _settle(self, trial: Trial, outcome: Outcome) -> None:
+    def _settle(self, trial: TrialTask, outcome: Outcome) -> None:
         """Record the outcome of a trial, or start another attempt or the next seed after it."""
         point, attempt = trial.point, trial.attempt
-        if outcome.state == "KILLED" and point.num_kills(attempt) < self._means.retries:
+        if outcome.state == "KILLED" and point.num_kills(attempt) < self._agent_options.retries:
             if self._claim(point.number, attempt + 1):
                 self._following = trial.following(attempt + 1, trial.outcomes)
             return

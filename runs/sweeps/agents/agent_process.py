@@ -20,7 +20,7 @@ from sacristan.observers.record.identity import TRIAL_VARIABLE
 from sacristan.runs.errors import RunsError
 from sacristan.runs.rerun.processes import EndsWithUs
 from sacristan.runs.sweeps.agents.agent import Agent
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.work.warm import PACKAGES, WarmPython
 
@@ -52,10 +52,15 @@ class StartedAgent(Protocol):
         """Free what belongs to it, once it has ended."""
 
 
-def agent_request(place: Place, id: str, means: Means) -> dict[str, Any]:
+def agent_request(place: Place, id: str, agent_options: AgentOptions) -> dict[str, Any]:
     """Return the JSON that an agent's process reads, with the database's password; its runs print to its own stdout."""
-    lab = None if means.lab is None else str(means.lab)
-    settings = {**dataclasses.asdict(means), "base": str(means.base.absolute()), "lab": lab, "output": None}
+    lab = None if agent_options.lab is None else str(agent_options.lab)
+    settings = {
+        **dataclasses.asdict(agent_options),
+        "base": str(agent_options.base.absolute()),
+        "lab": lab,
+        "output": None,
+    }
     return {"place": place.document(), "id": id, "means": settings}
 
 
@@ -111,11 +116,11 @@ class AgentProcess:
 # ---------------------------------------------------------------------- within the process
 
 
-def work(place: Place, id: str, means: Means) -> int:
+def work(place: Place, id: str, agent_options: AgentOptions) -> int:
     """Work on a sweep as one agent until no point is left, and return how many points it has finished."""
-    packages = PACKAGES if means.packages is None else means.packages
-    with contextlib.closing(place.home(id)) as home, WarmPython(packages, means.environment) as warm:
-        return Agent(home, means, warm).run()
+    packages = PACKAGES if agent_options.packages is None else agent_options.packages
+    with contextlib.closing(place.home(id)) as home, WarmPython(packages, agent_options.environment) as warm:
+        return Agent(home, agent_options, warm).run()
 
 
 def main() -> int:
@@ -137,10 +142,10 @@ def main() -> int:
             signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM}
         )  # Ray and a task of Slurm block them
     os.environ.pop(TRIAL_VARIABLE, None)
-    means = request["means"]
-    paths = {name: Path(means[name]) for name in ("base", "lab") if means[name] is not None}
+    agent_options = request["means"]
+    paths = {name: Path(agent_options[name]) for name in ("base", "lab") if agent_options[name] is not None}
     try:
-        work(Place.of(request["place"]), request["id"], Means(**{**means, **paths}))
+        work(Place.of(request["place"]), request["id"], AgentOptions(**{**agent_options, **paths}))
     except KeyboardInterrupt:
         return 130
     except (RunsError, OSError) as error:

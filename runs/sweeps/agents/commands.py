@@ -8,18 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.mongo.delivery import noted_delivery
+from sacristan.observers.mongo.destination import read_destination
+from sacristan.runs.errors import SweepError
+from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.agents.agent_process import work
 from sacristan.runs.sweeps.agents.engines import Engine
-from sacristan.runs.sweeps.agents.finals import best_on_fresh_seeds
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.reevaluation import best_on_fresh_seeds
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
 from sacristan.runs.sweeps.study.own_storage import check_storage
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.study.points import representative
-from sacristan.runs.sweeps.study.samplers import check_extra
-from sacristan.runs.sweeps.study.undelivered import deliver, undelivered_lines
+from sacristan.runs.sweeps.study.points import check_extra, representative
 from sacristan.runs.sweeps.views.status import (
     Status,
     Watcher,
@@ -29,15 +31,16 @@ from sacristan.runs.sweeps.views.status import (
     say_all,
     status_lines,
 )
+from sacristan.runs.transfer.syncing import deliveries
 
-__all__ = ["best_trials", "join_sweep", "run_sweep", "stop_sweep"]
+__all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
 
 
 def run_sweep(
     place: Place,
     spec: Spec,
     definition: Definition,
-    means: Means,
+    agent_options: AgentOptions,
     workers: Sequence[dict[str, str]],
     engine: Engine,
     check_settings: Callable[[Sequence[str], Mapping[str, Any]], object],
@@ -61,15 +64,15 @@ def run_sweep(
     definition = _created(place, definition, retries_failed)
     log = _log(place, definition.id)
     try:
-        status = engine.run(place, definition, means, workers, log)
+        status = engine.run(place, definition, agent_options, workers, log)
     except KeyboardInterrupt:
         if engine.name != "slurm":  # whose job continues
             say(f"interrupted; to continue sweep {definition.id}, give the same command again")
         raise
     if not getattr(sys.stdout, "isatty", bool)():  # a terminal shows them already
         say_all(status_lines(status, spec.objective_names))
-    deliver(place, definition.id)
-    say_all(undelivered_lines(place, definition.id))
+    _deliver(place, definition.id)
+    say_all(_undelivered_lines(place, definition.id))
     check_not_all_failed(status, log.parent)
     return status
 
@@ -87,14 +90,14 @@ def _created(place: Place, definition: Definition, retries_failed: bool) -> Defi
     return definition
 
 
-def join_sweep(place: Place, id: str, means: Means, experiment: str) -> int:
+def join_sweep(place: Place, id: str, agent_options: AgentOptions, experiment: str) -> int:
     """Work as one agent on a sweep that was started elsewhere, and return how many points this agent has finished.
 
     A sweep of another experiment or script is rejected.
     """
     with contextlib.closing(place.home(id)) as home:
-        _note_place(home.definition(), means, experiment)
-    return work(place, id, means)
+        _note_place(home.definition(), agent_options, experiment)
+    return work(place, id, agent_options)
 
 
 def stop_sweep(place: Place, id: str) -> None:
@@ -110,7 +113,7 @@ def best_trials(
     id: str,
     experiment: str,
     num_seeds: int | None,
-    make_means: Callable[[Spec], Means],
+    make_agent_options: Callable[[Spec], AgentOptions],
     workers: Sequence[dict[str, str]],
 ) -> dict[str, Any] | None:
     """Print the best trials of a sweep, and the commands that run them again.
@@ -126,9 +129,9 @@ def best_trials(
             say(f"sweep {id}: {'no trial has finished yet' if spec.objectives else judges_nothing}")
             return None
         if num_seeds is not None:
-            means = make_means(spec)
-            _note_place(watcher.definition, means, experiment)
-            number = best_on_fresh_seeds(place, watcher, means, workers, num_seeds, _log(place, id))
+            agent_options = make_agent_options(spec)
+            _note_place(watcher.definition, agent_options, experiment)
+            number = best_on_fresh_seeds(place, watcher, agent_options, workers, num_seeds, _log(place, id))
             best = [watcher.study.points()[number]]
     for point in best:
         for objective, value in zip(spec.objectives, point.values, strict=True):
@@ -144,10 +147,79 @@ def _log(place: Place, id: str) -> Path:
     return folder / "output.log"
 
 
-def _note_place(definition: Definition, means: Means, experiment: str) -> None:
+def _note_place(definition: Definition, agent_options: AgentOptions, experiment: str) -> None:
     """Log where the runs of a sweep that was started elsewhere have their code from."""
-    _note(join(definition, experiment, means.lab or Path(definition.base)))
+    _note(join(definition, experiment, agent_options.lab or Path(definition.base)))
 
 
 def _note(notes: Sequence[str]) -> None:
     say_all(f"note: {note}" for note in notes)
+
+
+# ---------------------------------------------------------------------- reading a sweep
+
+
+def show_status(place: Place, id: str | None) -> None:
+    """Print the status of a sweep, or of all sweeps, where each unreadable one takes one line."""
+    ids = place.ids() if id is None else [id]
+    if not ids:
+        say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
+    for each in ids:
+        try:
+            with contextlib.closing(place.home(each)) as home:
+                watcher = Watcher(home)
+                lines = status_lines(watcher.look(), watcher.spec.objective_names)
+                say_all([*lines, *_undelivered_lines(place, each)])
+        except SweepError as error:
+            if id is not None:
+                raise
+            say(f"sweep {each}: {error}")
+
+
+def plot_sweep(place: Place, id: str) -> None:
+    """Draw a sweep, one page for the browser and a picture of each plot, and print their paths."""
+    from sacristan.runs.sweeps.views.plots import draw
+
+    with contextlib.closing(place.home(id)) as home:
+        watcher = Watcher(home)
+        folder = place.base / "sweeps" / id / "plots"
+        say_all(
+            map(str, draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {id}", watcher.spec))
+        )
+
+
+# ---------------------------------------------------------------------- undelivered runs
+
+
+def _deliver(place: Place, id: str) -> None:
+    """Deliver the ended runs of a sweep on this machine, as far as the database, if there is one, takes them."""
+    if place.destination is not None:
+        label = place.destination.label
+        left = [folder for folder, where in _undelivered(place.base, id).items() if where == label]
+        for _ in deliveries(place.base, place.destination.url, only=left):
+            pass  # what is left is counted afterwards
+
+
+def _undelivered_lines(place: Place, id: str) -> list[str]:
+    """Return a line with the number of ended runs that only this machine has, and the command that delivers them."""
+    found = _undelivered(place.base, id)
+    if not found:
+        return []
+    runs = f"{len(found)} runs are" if len(found) > 1 else "1 run is"
+    where = ", ".join(dict.fromkeys(found.values()))
+    return [f"{runs} not delivered to MongoDB at {where}; deliver: sacristan sync {place.base}"]
+
+
+def _undelivered(base: Path, id: str) -> dict[Path, str]:
+    """Return the folders of a sweep's runs that have ended and are not delivered, and to where they are to be."""
+    if not base.is_dir():
+        return {}
+    found = {}
+    with open_store(base) as store:
+        folders = [run.folder for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
+    for folder in filter(None, folders):
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            destination = read_destination(folder)
+            if destination is not None and noted_delivery(folder) is None:
+                found[folder] = destination.label
+    return found

@@ -1,23 +1,29 @@
-"""`Engine`: where the agents of a sweep run, on this machine or on a cluster, and with which resources."""
+"""`Engine`: where the agents of a sweep run, with which resources; `supervise` starts, replaces and ends them."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
 from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
-from sacristan.runs.sweeps.agents.supervising import supervise
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.views.status import Status
-from sacristan.runs.work.worker import divided_threads
+from sacristan.runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
+from sacristan.runs.work.worker import divided_threads, last_lines
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "display", "supervise"]
 
 _RESOURCES = ("cpus", "gpus", "memory_gb")
 _CLUSTERS = ("slurm", "local", "debug")
@@ -80,7 +86,12 @@ class Engine:
             raise SweepError(f"sweep.resources.{name}: got {value}, but Slurm shares none; expected a whole number")
 
     def run(
-        self, place: Place, definition: Definition, means: Means, workers: Sequence[dict[str, str]], log: Path
+        self,
+        place: Place,
+        definition: Definition,
+        agent_options: AgentOptions,
+        workers: Sequence[dict[str, str]],
+        log: Path,
     ) -> Status:
         """Run agents on a sweep until it is done, and show its progress.
 
@@ -90,12 +101,205 @@ class Engine:
             from sacristan.runs.sweeps.agents.slurm_agents import run_array
 
             threads = {"OMP_NUM_THREADS": str(int(self.resources.get("cpus", 1)) or 1)}
-            own = dataclasses.replace(means, environment={**threads, **means.environment})
+            own = dataclasses.replace(agent_options, environment={**threads, **agent_options.environment})
             return run_array(place, definition.id, own, len(workers), self.resources, self.slurm)
         if self.name == "ray":
             # Of recent versions, Ray lets agents without GPUs see all of their node.
             variables = {} if self.resources.get("gpus") else {"CUDA_VISIBLE_DEVICES": "-1"}
             with ray_agents(place, definition, self.address, self.resources) as start:
-                return supervise(place, definition.id, means, [variables for _ in workers], log, start=start)
-        own = dataclasses.replace(means, environment={**divided_threads(len(workers)), **means.environment})
+                return supervise(place, definition.id, agent_options, [variables for _ in workers], log, start=start)
+        own = dataclasses.replace(
+            agent_options, environment={**divided_threads(len(workers)), **agent_options.environment}
+        )
         return supervise(place, definition.id, own, workers, log)
+
+
+# ---------------------------------------------------------------------- supervision
+
+
+_LOOK_S = 0.5
+# After so many agents in a row that ended without a finished point between them, no other one will do better: those
+# that ended by an error of their own, and those that a signal killed.
+_MOST_ERRORS, _MOST_KILLS = 3, 20
+
+
+def supervise(
+    place: Place,
+    id: str,
+    agent_options: AgentOptions,
+    workers: Sequence[dict[str, str]],
+    log: Path,
+    start: Callable[[dict[str, Any], IO[bytes]], StartedAgent] = AgentProcess,
+) -> Status:
+    """Run agents on a sweep until it is done, and show its progress.
+
+    `workers` holds the variables of each agent's runs. Ctrl-C raises KeyboardInterrupt once the agents have ended.
+    """
+    with contextlib.closing(place.home(id)) as home:
+        watcher = Watcher(home)
+        before = watcher.look()
+        if before.is_done:
+            return before
+        with log.open("ab") as stream, display(before, watcher) as look:
+
+            def begin(variables: dict[str, str]) -> StartedAgent:
+                own = dataclasses.replace(agent_options, environment={**agent_options.environment, **variables})
+                return start(agent_request(place, id, own), stream)
+
+            crew = _Crew(begin, workers, log)
+            try:
+                status, is_waiting = before, False
+                while crew.is_working or _is_unfinished(status, agent_options):
+                    status = watcher.look()
+                    crew.look(status)
+                    if not crew.is_working and _is_unfinished(status, agent_options):
+                        if not is_waiting:
+                            say("no point is left; waiting for the points of other agents")
+                        is_waiting = True
+                        crew.reinforce(status)
+                    look(status)
+                    time.sleep(_LOOK_S)
+            except KeyboardInterrupt:
+                say("interrupting the agents, whose runs save their states; once more kills them")
+                crew.end()
+                raise
+            except BaseException:
+                crew.end()
+                raise
+            status = watcher.look()
+            look(status)
+        return status
+
+
+def _is_unfinished(status: Status, agent_options: AgentOptions) -> bool:
+    """Tell whether points are left that agents of others run, or ran when they were lost."""
+    return not (status.is_done or status.is_stopped or agent_options.is_late)
+
+
+class _Crew:
+    """The agents of one `supervise`.
+
+    Args:
+        begin: Starts an agent with these variables.
+        workers: For each agent, its variables.
+        log: Where the agents write their errors.
+    """
+
+    def __init__(
+        self, begin: Callable[[dict[str, str]], StartedAgent], workers: Sequence[dict[str, str]], log: Path
+    ) -> None:
+        self._begin, self._log, self._log_start = begin, log, log.stat().st_size
+        self._running: list[tuple[dict[str, str], StartedAgent]] = []
+        self._spare: dict[str, str] = dict(workers[0]) if workers else {}
+        self._errors = self._kills = self._finished = 0
+        try:
+            for variables in workers:
+                self._running.append((variables, begin(variables)))
+        except BaseException:
+            self.end()
+            raise
+
+    @property
+    def is_working(self) -> bool:
+        """True if an agent works, or waits for a place."""
+        return bool(self._running)
+
+    def look(self, status: Status) -> None:
+        """Replace agents that were killed; raise SweepError if they end before they get anything done."""
+        if status.num_finished > self._finished:
+            self._errors, self._kills, self._finished = 0, 0, status.num_finished
+        ended = [(entry, code) for entry in self._running if (code := entry[1].poll()) is not None]
+        for entry, _ in ended:
+            self._remove(*entry)
+        for (variables, _), code in ended:
+            self._replace(variables, code)
+
+    def reinforce(self, status: Status) -> None:
+        """Start an agent for the points of a lost one once no agent is alive: its lease may expire some time later.
+
+        If that happened often and no point was finished, this raises SweepError.
+        """
+        if status.num_agents == 0:
+            self._replace(self._spare, -signal.SIGKILL)
+
+    def _remove(self, variables: dict[str, str], agent: StartedAgent) -> None:
+        self._running.remove((variables, agent))
+        agent.release()
+
+    def _replace(self, variables: dict[str, str], code: int) -> None:
+        if code == 0:  # nothing is left to take, for agents that have not begun as well
+            for entry in [entry for entry in self._running if entry[1].is_waiting]:
+                entry[1].interrupt(signal.SIGKILL)
+                self._remove(*entry)
+            return
+        self._errors, self._kills = self._errors + (code > 0), self._kills + (code < 0)
+        if self._errors >= _MOST_ERRORS or self._kills >= _MOST_KILLS:
+            lines = last_lines(self._log, self._log_start) if code > 0 else []
+            why = f": {lines[-1].strip()}" if lines else ""
+            raise SweepError(
+                f"agents end before they get anything done, the last one by {end_text(code)}{why}; see {self._log}"
+            )
+        self._running.append((variables, self._begin(variables)))
+
+    def end(self) -> None:
+        """Interrupt the agents and wait for them; kill them after a second Ctrl-C, or when they take too long."""
+        for _, agent in self._running:
+            agent.interrupt(signal.SIGKILL if agent.is_waiting else signal.SIGINT)
+        deadline = time.monotonic() + END_BOUND_S
+        for _, agent in self._running:
+            try:
+                has_ended = agent.wait(max(deadline - time.monotonic(), 0.1))
+            except KeyboardInterrupt:
+                has_ended = False
+            if not has_ended:
+                agent.interrupt(signal.SIGKILL)
+                agent.wait(None)
+            agent.release()
+
+
+# ---------------------------------------------------------------------- display
+
+
+@contextlib.contextmanager
+def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], None]]:
+    """Yield a function that shows the status of a sweep, without lines for points that were finished in `before`."""
+    names = watcher.spec.objective_names
+    if not sys.stdout.isatty():
+        known = {number for number, point in before.points.items() if point.is_finished}
+        yield lambda status: _show_lines(status, names, known)
+        return
+    from rich.live import Live
+    from rich.text import Text
+
+    with Live(refresh_per_second=4) as live, _logging_above():
+        yield lambda status: live.update(
+            Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"), refresh=True
+        )
+
+
+def _show_lines(status: Status, names: tuple[str, ...], known: set[int]) -> None:
+    """Show a line for each finished point that is not known yet, and add it to the known ones."""
+    for number, point in status.points.items():
+        if not point.is_finished or number in known:
+            continue
+        known.add(number)
+        values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, point.values, strict=False))
+        state = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}[point.state]
+        outcome = values if point.state != "FAIL" else point.notes.get("reason", "")
+        of = "" if status.limit is None else f"/{status.limit}"
+        say(f"[{len(known)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
+
+
+@contextlib.contextmanager
+def _logging_above() -> Iterator[None]:
+    """Let log lines go where stderr is redirected to: above the table, not into its lines."""
+    terminal = sys.__stderr__
+    streaming = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
+    handlers = [handler for handler in streaming if handler.stream is terminal]
+    for handler in handlers:
+        handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.setStream(terminal)

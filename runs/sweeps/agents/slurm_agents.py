@@ -24,8 +24,8 @@ from typing import Any
 from sacristan.configs.slurm import requeue
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
-from sacristan.runs.sweeps.agents.display import display
-from sacristan.runs.sweeps.agents.trials import Means
+from sacristan.runs.sweeps.agents.engines import display
+from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.views.status import Status, Watcher, say
 
@@ -100,7 +100,7 @@ class ArrayTask:
 def run_array(
     place: Place,
     id: str,
-    means: Means,
+    agent_options: AgentOptions,
     num_agents: int,
     resources: Mapping[str, float],
     options: Mapping[str, Any],
@@ -119,7 +119,7 @@ def run_array(
             return status
         if status.num_agents:
             say(f"{status.num_agents} of {num_agents} agents are at work already")
-        request = _write_request(folder, agent_request(place, id, means))
+        request = _write_request(folder, agent_request(place, id, agent_options))
         tasks = [ArrayTask(request) for _ in range(num_agents - status.num_agents)]
         jobs = _submit(folder, tasks, id, resources, options) if tasks else []
         number = jobs[0].job_id.partition("_")[0] if jobs else ""
@@ -132,7 +132,7 @@ def run_array(
             say(_continuing(id, job, number))
             raise
     request.unlink(missing_ok=True)
-    if not (status.is_done or status.is_stopped or means.is_late):
+    if not (status.is_done or status.is_stopped or agent_options.is_late):
         raise SweepError(f"{job} has ended with points left; see {folder}; the same command continues the sweep")
     return status
 

@@ -1,38 +1,45 @@
-"""`Trial`: an attempt at a point of a sweep, as a task of a worker: how its run starts, and how it ended."""
+"""`TrialTask`: an attempt at a point of a sweep, as a task of a worker: how its run starts, and how it ended."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from sacristan.observers.record.identity import is_alive
-from sacristan.runs.errors import RunsError
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE, is_alive
+from sacristan.runs.errors import LaunchError, RunsError, StoreError
+from sacristan.runs.query.texts import is_number
 from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.rerun.resuming import resume_launch
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.study import Point, Study
-from sacristan.runs.sweeps.study.trial_runs import base_metric, earlier_run, objective_value, resumed, trial_launch
 from sacristan.runs.work.warm import Event
 from sacristan.runs.work.worker import End, Output, WorkerTask
 
-__all__ = ["Means", "Outcome", "Trial", "Workplace"]
+__all__ = ["AgentOptions", "Outcome", "TrialTask", "Workplace", "base_metric", "objective_value", "resumed"]
 
+_log = logging.getLogger(__name__)
+
+_STATISTICS = ("last", "min", "max", "mean")
 # Seconds between two looks at a process of an earlier attempt that is about to end.
 _WAIT_S = 0.2
 _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED")
 
 
 @dataclasses.dataclass(frozen=True)
-class Means:
-    """Resources that an agent works with.
+class AgentOptions:
+    """Options of an agent.
 
     Attributes:
         base: Folder to record runs below.
@@ -84,7 +91,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Workplace:
-    """The place and the means with which an agent works on a sweep."""
+    """A sweep as an agent works on it."""
 
     agent: str
     home: Home
@@ -92,11 +99,11 @@ class Workplace:
     spec: Spec
     study: Study
     store: Store
-    means: Means
+    agent_options: AgentOptions
     beat: Callable[[], None]
 
 
-class Trial(WorkerTask):
+class TrialTask(WorkerTask):
     """An attempt (from 0) at a point that the agent has claimed, with the next one of its seeds.
 
     Args:
@@ -108,14 +115,14 @@ class Trial(WorkerTask):
         workplace: Workplace,
         point: Point,
         attempt: int,
-        done: Callable[[Trial, Outcome], None],
+        done: Callable[[TrialTask, Outcome], None],
         outcomes: Sequence[Outcome] = (),
     ) -> None:
-        spec, means = workplace.spec, workplace.means
+        spec, agent_options = workplace.spec, workplace.agent_options
         self.point, self.attempt, self.outcomes = point, attempt, tuple(outcomes)
         self.name = f"trial {point.number}"
         self.claims = workplace.home.claims(point.number, workplace.agent)
-        self.timeout_s = math.inf if means.timeout_s is None else means.timeout_s
+        self.timeout_s = math.inf if agent_options.timeout_s is None else agent_options.timeout_s
         self._workplace, self._done = workplace, done
         self._seed = None if spec.seeds == 1 else workplace.definition.seed + len(self.outcomes)
         self._settings = point.parameters if self._seed is None else {**point.parameters, "seed": self._seed}
@@ -131,12 +138,12 @@ class Trial(WorkerTask):
         if point.version > 1:
             self.trial["version"] = point.version
 
-    def following(self, attempt: int, outcomes: Sequence[Outcome]) -> Trial:
+    def following(self, attempt: int, outcomes: Sequence[Outcome]) -> TrialTask:
         """Return the trial of the next seed of this point: `outcomes` are those of the seeds that have ended, in order.
 
         `attempt` is this one's for the next seed, or the one after a kill.
         """
-        return Trial(self._workplace, self.point, attempt, self._done, outcomes)
+        return TrialTask(self._workplace, self.point, attempt, self._done, outcomes)
 
     # ------------------------------------------------------------------ how it starts
 
@@ -151,7 +158,7 @@ class Trial(WorkerTask):
         if self.attempt:
             while any(is_alive(process) for process in self.claims.earlier_processes(self.attempt)):
                 self._wait()
-            earlier = earlier_run(work.store, work.home.id, self.point.number, self._seed)
+            earlier = _earlier_run(work.store, work.home.id, self.point.number, self._seed)
         if earlier is not None:
             earlier = self._settled(earlier)
             if earlier.status in _ENDED:
@@ -166,10 +173,8 @@ class Trial(WorkerTask):
         work = self._workplace
         launch = resumed(earlier, work.definition) if earlier is not None else None
         if launch is None:
-            return trial_launch(
-                work.definition, self._settings, work.means.base, work.means.options, work.means.environment
-            )
-        return dataclasses.replace(launch, environment={**launch.environment, **work.means.environment})
+            return _trial_launch(work, self._settings)
+        return dataclasses.replace(launch, environment={**launch.environment, **work.agent_options.environment})
 
     def _settled(self, run: Run) -> Run:
         """Return a run once it has ended: one whose agent died saves its state first, or runs to its end."""
@@ -185,7 +190,7 @@ class Trial(WorkerTask):
     # ------------------------------------------------------------------ what a worker asks
 
     def open_output(self) -> Output:
-        output = self._workplace.means.output
+        output = self._workplace.agent_options.output
         return Output(1 if output is None else output)
 
     def report(self, event: Event) -> bool | None:
@@ -260,6 +265,72 @@ class Trial(WorkerTask):
             numbers[name] = float(value)
         measured = {name: numbers[name] for name in constrained}
         return Outcome("COMPLETE", tuple(numbers[name] for name in spec.objective_names), measured, uid=run.uid)
+
+
+# ---------------------------------------------------------------------- runs of a point
+
+
+def _trial_launch(workplace: Workplace, settings: Mapping[str, Any]) -> Launch:
+    """Return the command of a trial with a point's settings, given by dotted key."""
+    definition, agent_options = workplace.definition, workplace.agent_options
+    program = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
+    words = definition.settings_of(settings)
+    options = [*definition.options, *agent_options.options]
+    command = [sys.executable, *program, *(["with", *words] if words else []), *options]
+    variables = {RECORD_TO_VARIABLE: str(agent_options.base.absolute()), **agent_options.environment}
+    if definition.module:
+        variables["PYTHONPATH"] = definition.base
+    return Launch(tuple(command), Path(definition.cwd), variables, ())
+
+
+def _earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:
+    """Return the newest run of a point, None if there is none; the seed counts only if the point has several seeds."""
+    wanted: list[tuple[str, str, Any]] = [("meta.sweep.id", "=", sweep), ("meta.sweep.trial", "=", point)]
+    found: list[Run] = store.find(wanted)
+    if seed is not None:
+        found = [run for run in found if run["meta.sweep.parameters"].get("seed") == seed]
+    return found[0] if found else None
+
+
+def resumed(run: Run, definition: Definition) -> Launch | None:
+    """Return how the script of a sweep resumes an ended run from its newest state.
+
+    None if the run has no state on this machine, or cannot be resumed; a warning gives the reason for the latter.
+    """
+    try:
+        if not list(run.checkpoints):
+            return None
+        return dataclasses.replace(resume_launch(run, script=definition.path), cwd=Path(definition.cwd))
+    except (LaunchError, StoreError) as error:
+        _log.warning("run %s of the sweep is not resumed; its trial starts over: %s", run.id, error)
+        return None
+
+
+def objective_value(run: Run, name: str) -> float | str:
+    """Return the value of an ended run in an objective; a text explains a missing one.
+
+    The objective is `result`, `result.NAME`, a metric (its last value), or a metric and a statistic: `val/loss.min`.
+    """
+    if name == "result" or name.startswith("result."):
+        value = run.get(name)
+        if not is_number(value):
+            return f"run {run.id} returned {value!r}, expected a number for the objective {name}"
+    else:
+        metric = base_metric(name)
+        statistic = name[len(metric) + 1 :] or "last"
+        if metric not in run.summary:
+            logged = ", ".join(sorted(run.summary)) or "nothing"
+            return f"run {run.id} logged no {metric}, which the sweep optimizes; it logged: {logged}"
+        value = run.summary[metric].get(statistic)
+    if value is None or not math.isfinite(value):
+        return f"{name} of run {run.id} is {value}"
+    return float(value)
+
+
+def base_metric(name: str) -> str:
+    """Return the metric that an objective is about: `val/loss` of `val/loss.min`."""
+    metric, dot, statistic = name.rpartition(".")
+    return metric if dot and statistic in _STATISTICS else name
 
 
 def _killed_text(code: int) -> str:

@@ -1,1 +1,1 @@
-"""Specs of sweeps: parameters and their laws, objectives, methods, the definition of a sweep, and its finalists."""
+"""Specs of sweeps: parameters and their distributions, objectives, methods, and the definition of a sweep."""

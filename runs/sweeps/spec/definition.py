@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sacristan.runs.errors import SweepError
 
-__all__ = ["Definition", "lasting"]
+__all__ = ["Definition", "lasting", "setting_words"]
 
 # A sweep that was extended, or whose failed points run again, has the second one.
 FORMATS = ("sacristan-sweep-1", "sacristan-sweep-2")
@@ -73,6 +75,11 @@ class Definition:
         """The main file."""
         return Path(self.base) / self.script
 
+    def settings_of(self, parameters: Mapping[str, Any]) -> list[str]:
+        """Return the settings of a run, as after `with`: the shared ones, then its parameters, given by dotted key."""
+        shared = [word for word in self.settings if word.partition("=")[0] not in parameters]
+        return [*shared, *setting_words(parameters)]
+
     def check_parameters(self, names: Iterable[str]) -> None:
         """Reject parameters that runs cannot vary: settings of the sweep itself or fixed by a shared setting."""
         fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
@@ -128,3 +135,34 @@ class Definition:
 def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a spec that define the question of a sweep: without `run_cap`, `name` and `description`."""
     return {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}
+
+
+def setting_words(parameters: Mapping[str, Any]) -> list[str]:
+    """Return parameters as settings for the command line, such as `lr=0.1`."""
+    return [f"{key}={_setting_text(value)}" for key, value in parameters.items()]
+
+
+def _setting_text(value: Any) -> str:
+    """Return a value as the command line needs it, so that Sacred reads the same value back."""
+    if not isinstance(value, str):
+        return _literal(value)
+    if value != value.strip():
+        return repr(value)  # Sacred strips what is bare
+    try:
+        ast.literal_eval(value)
+    except (ValueError, SyntaxError):
+        return value
+    except (TypeError, MemoryError, RecursionError):
+        pass  # which Sacred would not survive either
+    return repr(value)  # a text that would be read as something else
+
+
+def _literal(value: Any) -> str:
+    """Return a value as a Python literal, which has no word for infinity."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key!r}: {_literal(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"
+    return repr(value)

@@ -17,6 +17,10 @@ wandb's format lacks some of these: further methods and rules of early terminati
 any method but custom; `when`, `constraints`, `seeds`, `budget`. Of wandb's other keys, `name`, `description`, `program`
 and `command` are read; `project`, `entity`, `controller`, `apiVersion`, `kind` and the imputation of failed runs have
 no effect here, and `Spec.notes` says so; `job`, `image_uri` and `scheduler` are rejected.
+
+wandb's agents start a script by `command`. Agents here start the experiment themselves and pass every parameter as a
+setting. So the interpreter, the script and the macros for the parameters are skipped; a fixed setting, `epochs=3` or
+`--epochs=3`, becomes a parameter with that value; any other word is rejected.
 """
 
 from __future__ import annotations
@@ -24,15 +28,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sacristan.configs.files import find_file, load_json, load_yaml
 from sacristan.runs.errors import SweepError
 from sacristan.runs.query.times import seconds_of
-from sacristan.runs.sweeps.spec.command import fixed_settings, read_words
 from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.distributions import DISTRIBUTION_KEYS, Choice, Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.fields import (
     Reader,
     anything,
@@ -45,11 +50,16 @@ from sacristan.runs.sweeps.spec.fields import (
     shown,
     text,
 )
-from sacristan.runs.sweeps.spec.grids import Grid
-from sacristan.runs.sweeps.spec.laws import LAW_KEYS, Choice, Constant, Integers, Reals
-from sacristan.runs.sweeps.spec.methods import Stopping, read_method, read_stopping
-from sacristan.runs.sweeps.spec.objectives import Constraint, Objective, read_constraint, read_objective
-from sacristan.runs.sweeps.spec.parameters import Parameter, read_parameters
+from sacristan.runs.sweeps.spec.parameters import Grid, Parameter, read_parameters
+from sacristan.runs.sweeps.spec.search import (
+    Constraint,
+    EarlyTermination,
+    Objective,
+    read_constraint,
+    read_method,
+    read_objective,
+    read_stopping,
+)
 
 __all__ = ["Spec", "read_over", "read_spec", "spec_of"]
 
@@ -74,7 +84,7 @@ class Spec:
 
     Attributes:
         document: The spec as JSON holds it; `read_spec` returns an equal spec for it.
-        method: The search method, one of `sacristan.runs.sweeps.spec.methods.METHODS`.
+        method: The search method, one of `sacristan.runs.sweeps.spec.search.METHODS`.
         method_options: The options of the method, by their names in Optuna.
         objectives: The metrics to optimize; none in a grid or random search that only tries points.
         run_cap: Maximum number of points; None for no limit.
@@ -88,7 +98,7 @@ class Spec:
     method_options: Mapping[str, Any]
     parameters: dict[str, Parameter]
     objectives: tuple[Objective, ...] = ()
-    stopping: Stopping | None = None
+    stopping: EarlyTermination | None = None
     constraints: tuple[Constraint, ...] = ()
     run_cap: int | None = None
     seeds: int = 1
@@ -127,11 +137,15 @@ class Spec:
 
     def choices_of(self, parameter: Parameter) -> Sequence[Any] | None:
         """Return the values that a parameter is chosen from; None if it is a number from a range."""
-        if isinstance(parameter.law, Constant | Integers):
+        if isinstance(parameter.distribution, Constant | Integers):
             return None
         if self.grid is not None:
             return self.grid.values[parameter.name]
-        return parameter.law.values if isinstance(parameter.law, Choice) and not parameter.law.probabilities else None
+        return (
+            parameter.distribution.values
+            if isinstance(parameter.distribution, Choice) and not parameter.distribution.probabilities
+            else None
+        )
 
     @functools.cached_property
     def labels(self) -> dict[str, str]:
@@ -148,10 +162,14 @@ class Spec:
         return labels
 
     def _kind(self, parameter: Parameter) -> str:
-        values, law = self.choices_of(parameter), parameter.law
+        values, distribution = self.choices_of(parameter), parameter.distribution
         if values is not None:
             return identity(list(values))
-        return f"{type(law).__name__} {law.shape} {law.q is None}" if isinstance(law, Reals) else type(law).__name__
+        return (
+            f"{type(distribution).__name__} {distribution.shape} {distribution.q is None}"
+            if isinstance(distribution, Reals)
+            else type(distribution).__name__
+        )
 
     @property
     def size(self) -> int | None:
@@ -222,7 +240,7 @@ def _expanded(where: str, over: Mapping[str, Any]) -> dict[str, Any]:
             parameters[key] = {"values": items("[1e-3, 1e-2]")(f"{where}.{key}", value)}
         elif not isinstance(value, Mapping):
             parameters[key] = {"value": value}
-        elif not value or {*LAW_KEYS, "parameters"} & set(value):
+        elif not value or {*DISTRIBUTION_KEYS, "parameters"} & set(value):
             parameters[key] = dict(value)
         else:
             parameters[key] = {"parameters": _expanded(f"{where}.{key}", value)}
@@ -261,6 +279,12 @@ def _budget(where: str, value: Any) -> float:
     return float(seconds)
 
 
+def _word(where: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise SweepError(f"{where}: got {shown(value)}, expected text; quote it")
+    return value
+
+
 _READERS: dict[str, Reader] = {
     "method": read_method,
     "metric": read_objective,
@@ -274,7 +298,7 @@ _READERS: dict[str, Reader] = {
     "name": _label,
     "description": _label,
     "program": _label,
-    "command": read_words,
+    "command": items("[${env}, python, ${program}, with, ${args_no_hyphens}]", _word),
     **dict.fromkeys(("project", "entity", "controller", "apiVersion", "kind"), anything),
 }
 _REQUIRED = dict.fromkeys(("method", "parameters"), "; a sweep needs method, such as random, and parameters")
@@ -289,7 +313,7 @@ def _read(document: Any, before: Spec | None = None) -> Spec:
     fields = read_fields("", document, _READERS, "a sweep", _REQUIRED)
     method, method_options = fields["method"]
     parameters, program = fields["parameters"], fields.get("program")
-    settings, command_notes = fixed_settings(fields.get("command", ()), program, parameters)
+    settings, command_notes = _fixed_settings(fields.get("command", ()), program, parameters)
     parameters |= {name: Parameter(name, Constant(value)) for name, value in settings.items()}
     spec = Spec(
         document,
@@ -356,7 +380,56 @@ def _check_parameters(spec: Spec) -> None:
         raise SweepError("seeds: each point runs on its own seeds, but seed is also a parameter; remove one of them")
     if spec.grid is not None:
         spec.grid.check()
-    elif all(isinstance(parameter.law, Constant) for parameter in spec.parameters.values()):
+    elif all(isinstance(parameter.distribution, Constant) for parameter in spec.parameters.values()):
         raise SweepError(
             "parameters: all have one value, expected at least one to search; give it values, or min and max"
         )
+
+
+# ---------------------------------------------------------------------- wandb's command
+
+
+# The interpreter, and the macros for it and for all parameters.
+_SKIPPED = re.compile(
+    r"(.*/)?(env|python[0-9.]*)|\$\{(env|interpreter|args(_no_boolean_flags|_no_hyphens|_json|_json_file)?)\}"
+)
+_PARAMETER = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=\$\{(?P<macro>[A-Za-z_][\w.-]*)\}")
+_SETTING = re.compile(r"(?:--)?(?P<name>[A-Za-z_][\w.-]*)=(?P<value>[^$]*)", re.S)
+_LITERALS = {"True": True, "False": False, "None": None}
+
+
+def _fixed_settings(
+    words: Sequence[str], program: str | None, parameters: Collection[str]
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings that a command fixes, by name, and notes on words that have no effect here."""
+    settings: dict[str, Any] = {}
+    notes = []
+    for position, word in enumerate(words):
+        where = f"command[{position}]"
+        if word in ("${program}", "with", program) or _SKIPPED.fullmatch(word):
+            continue
+        if match := _PARAMETER.fullmatch(word):
+            if match["macro"] not in parameters:
+                notes.append(f"{where}: {word} names no parameter of the sweep, so runs keep the default")
+            continue
+        name, value = _setting(where, word)
+        if name in parameters or name in settings:
+            raise SweepError(f"{where}: got {shown(word)}, but {name} has a value already; remove one of them")
+        settings[name] = value
+    return settings, notes
+
+
+def _setting(where: str, word: str) -> tuple[str, Any]:
+    import yaml
+
+    match = _SETTING.fullmatch(word)
+    if match is None:
+        raise SweepError(
+            f"{where}: got {shown(word)}, which runs cannot be started with; expected settings such as epochs=3 "
+            "beside the macros, or leave out command: each run gets its parameters as settings"
+        )
+    name, value = match.groups()
+    try:
+        return name, _LITERALS[value] if value in _LITERALS else load_yaml(value)
+    except yaml.YAMLError as error:
+        raise SweepError(f"{where}: got {shown(word)}, expected NAME=VALUE; put a text in quotes") from error

@@ -13,8 +13,8 @@ from typing import Any
 from sacristan.runs.errors import SweepError
 from sacristan.runs.query.texts import count_text
 from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.distributions import Constant
 from sacristan.runs.sweeps.spec.fields import shown
-from sacristan.runs.sweeps.spec.laws import Constant
 from sacristan.runs.sweeps.spec.spec import Spec, read_spec, spec_of
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.own_storage import has_study
@@ -113,9 +113,9 @@ def _extension_pairs(
         yield "method", before.method, now.method
     yield "parameters", _words(before.parameters), _words(name for name in before.parameters if name in now.parameters)
     for name, parameter in before.parameters.items():
-        law = now.parameters[name].law if name in now.parameters else None
-        if isinstance(parameter.law, Constant) and isinstance(law, Constant):
-            yield name, parameter.law.value, law.value
+        distribution = now.parameters[name].distribution if name in now.parameters else None
+        if isinstance(parameter.distribution, Constant) and isinstance(distribution, Constant):
+            yield name, parameter.distribution.value, distribution.value
 
 
 def _words(words: Iterable[str]) -> str:

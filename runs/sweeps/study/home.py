@@ -179,7 +179,7 @@ class FolderHome(Home):
         return Definition.of(document, str(self._definition))
 
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
-        from sacristan.runs.sweeps.study.journals import file_storage
+        from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 
         return file_storage(self.folder / "study.journal")
 

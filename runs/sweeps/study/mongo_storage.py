@@ -276,8 +276,8 @@ def _number(document: Mapping[str, Any]) -> int:
 def _fields(trial: FrozenTrial) -> dict[str, Any]:
     """Return a trial as the fields of its document."""
     parameters = [
-        [name, float(law.to_internal_repr(trial.params[name])), distribution_to_json(law)]
-        for name, law in trial.distributions.items()
+        [name, float(distribution.to_internal_repr(trial.params[name])), distribution_to_json(distribution)]
+        for name, distribution in trial.distributions.items()
     ]
     return {
         "state": trial.state.name,
@@ -293,7 +293,7 @@ def _fields(trial: FrozenTrial) -> dict[str, Any]:
 
 def _trial(document: Mapping[str, Any]) -> FrozenTrial:
     """Return the trial of a document."""
-    laws = {name: _law(text) for name, _, text in document["parameters"]}
+    distributions = {name: _distribution(text) for name, _, text in document["parameters"]}
     return FrozenTrial(
         number=_number(document),
         trial_id=_number(document),
@@ -302,17 +302,15 @@ def _trial(document: Mapping[str, Any]) -> FrozenTrial:
         values=document["values"],
         datetime_start=_time(document["start"]),
         datetime_complete=_time(document["complete"]),
-        params={name: laws[name].to_external_repr(value) for name, value, _ in document["parameters"]},
-        distributions=laws,
+        params={name: distributions[name].to_external_repr(value) for name, value, _ in document["parameters"]},
+        distributions=distributions,
         user_attrs=_attributes(document, "user"),
         system_attrs=_attributes(document, "system"),
         intermediate_values=dict(document["reports"]),
     )
 
 
-@functools.lru_cache(maxsize=1024)
-def _law(text: str) -> BaseDistribution:
-    return json_to_distribution(text)
+_distribution = functools.lru_cache(maxsize=1024)(json_to_distribution)
 
 
 def _attributes(document: Mapping[str, Any], kind: str) -> dict[str, Any]:
@@ -330,7 +328,7 @@ def _time(text: str | None) -> datetime | None:
 # ---------------------------------------------------------------------- studies of earlier versions
 
 
-class _Journal(BaseJournalBackend):
+class _OldJournal(BaseJournalBackend):
     """The journal that earlier versions kept for a study, for reading: a document for each entry, numbered."""
 
     def __init__(self, entries: Collection[dict[str, Any]], name: str, outages: Outages) -> None:
@@ -349,7 +347,7 @@ def journal_storage(entries: Collection[dict[str, Any]], name: str, outages: Out
     """Return the study that an earlier version kept as a journal, for reading; None if there is none."""
     if outages.ask(lambda: entries.find_one({"_id": name})) is None:
         return None
-    return JournalStorage(_Journal(entries, name, outages))
+    return JournalStorage(_OldJournal(entries, name, outages))
 
 
 def convert_journal(journal: BaseStorage, storage: MongoStorage, name: str) -> None:

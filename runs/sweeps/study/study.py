@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.objectives import violations
+from sacristan.runs.sweeps.spec.search import violations
 from sacristan.runs.sweeps.spec.spec import Spec, spec_of
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.own_storage import shared_storage
-from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
-from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
+from sacristan.runs.sweeps.study.points import (
+    FIRST_ATTEMPT,
+    NUMBER,
+    VERSION,
+    draws_alone,
+    make_pruner,
+    make_sampler,
+    suggest,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -213,7 +220,7 @@ class Study:
             self._add(number)
         trial = self._trial(number)
         if self._parameters(trial) is None:
-            from sacristan.runs.sweeps.study.spaces import InSpace
+            from sacristan.runs.sweeps.study.optuna_extensions import InSpace
 
             spec = self._spec_of(trial)
             # A copy for each: a study remembers what it has seen of the trials until its next `ask`, its copy does not.

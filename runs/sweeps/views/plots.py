@@ -21,9 +21,8 @@ from sacristan.observers.record.files import make_folder, replacing
 from sacristan.runs.errors import PlotError, naming_os_errors, needing_extra
 from sacristan.runs.query.texts import count_text
 from sacristan.runs.sweeps.spec.spec import Spec
-from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
-from sacristan.runs.sweeps.views.importances import thinned
-from sacristan.runs.sweeps.views.readable import Readable, make_readable, most_important
+from sacristan.runs.sweeps.study.points import without_experimental_warnings
+from sacristan.runs.sweeps.views.study_view import StudyView, make_study_view, most_important, thinned
 
 if TYPE_CHECKING:
     from optuna import Study
@@ -59,17 +58,17 @@ def draw(study: Study, folder: str | Path, title: str, spec: Spec | None = None)
         import matplotlib  # noqa: F401, needed by the pictures, and asked for before the work
         import plotly  # noqa: F401
 
-        readable = make_readable(study, spec)
-    if not readable.complete:
+        view = make_study_view(study, spec)
+    if not view.complete:
         raise PlotError(f"there is nothing to plot: {_summary(study)}; wait until a trial has ended")
-    from sacristan.runs.sweeps.views.sweep_figures import make_pictures
+    from sacristan.runs.sweeps.views.pictures import make_pictures
 
     folder = Path(folder)
     hint = "; give another folder"
     with naming_os_errors(f"{folder} cannot be written", hint, PlotError):
         make_folder(folder)  # before the work, which takes seconds
-    contents = [(PAGE, _page(readable, title).encode())]
-    contents += [(f"{name}.png", content) for name, content in make_pictures(readable, title)]
+    contents = [(PAGE, _page(view, title).encode())]
+    contents += [(f"{name}.png", content) for name, content in make_pictures(view, title)]
     with naming_os_errors(f"{folder} cannot be written", hint, PlotError):
         for name, content in contents:
             with replacing(folder / name) as stream:
@@ -84,52 +83,52 @@ def _summary(study: Study) -> str:
     return f"{count_text(states.total(), 'trial')}: {', '.join(f'{num} {state}' for state, num in states.items())}"
 
 
-def _page(readable: Readable, title: str) -> str:
+def _page(view: StudyView, title: str) -> str:
     parts = []
-    for number, (heading, figure) in enumerate(_figures(readable)):
+    for number, (heading, figure) in enumerate(_figures(view)):
         figure.update_layout(title=heading, template="plotly_white", height=figure.layout.height or 520)
         # The library is 4 MB: the first figure brings it for all.
         parts.append(figure.to_html(full_html=False, include_plotlyjs=number == 0, div_id=f"plot-{number}"))
-    return _PAGE.format(title=html.escape(title), summary=_summary(readable.study), figures="\n".join(parts))
+    return _PAGE.format(title=html.escape(title), summary=_summary(view.study), figures="\n".join(parts))
 
 
-def _figures(readable: Readable) -> Iterator[tuple[str, Any]]:
+def _figures(view: StudyView) -> Iterator[tuple[str, Any]]:
     """Yield each figure of plotly with its heading."""
     with without_experimental_warnings():
         from optuna import visualization
 
-        for place in range(len(readable.metrics)):
-            yield from _figures_of_metric(readable, place)
-        study = readable.study
-        if 1 < len(readable.metrics) < 4:
-            figure = visualization.plot_pareto_front(study, target_names=list(readable.metrics))
+        for place in range(len(view.metrics)):
+            yield from _figures_of_metric(view, place)
+        study = view.study
+        if 1 < len(view.metrics) < 4:
+            figure = visualization.plot_pareto_front(study, target_names=list(view.metrics))
             yield figure.layout.title.text, figure
         reporting = tuple(trial for trial in study.get_trials(deepcopy=False) if trial.intermediate_values)
-        if len(readable.metrics) == 1 and reporting:
+        if len(view.metrics) == 1 and reporting:
             few, shown = thinned(study, reporting, _MOST_CURVES)
-            heading = f"Intermediate values: {readable.metrics[0]}{_share(shown, reporting)}"
+            heading = f"Intermediate values: {view.metrics[0]}{_share(shown, reporting)}"
             yield heading, visualization.plot_intermediate_values(few)
 
 
-def _figures_of_metric(readable: Readable, place: int) -> Iterator[tuple[str, Any]]:
+def _figures_of_metric(view: StudyView, place: int) -> Iterator[tuple[str, Any]]:
     from optuna import visualization
 
-    study, metric, parameters = readable.study, readable.metrics[place], list(readable.parameters)
+    study, metric, parameters = view.study, view.metrics[place], list(view.parameters)
     target: dict[str, Any] = {"target_name": metric}
-    if len(readable.metrics) > 1:
+    if len(view.metrics) > 1:
         target["target"] = lambda trial: trial.values[place]
     yield f"History: {metric}", visualization.plot_optimization_history(study, **target)
     if not parameters:
         return
     yield f"Parallel coordinates: {metric}", visualization.plot_parallel_coordinate(study, parameters, **target)
-    if readable.importances[place]:
-        yield f"Importances: {metric}", _importances(readable.importances[place])
+    if view.importances[place]:
+        yield f"Importances: {metric}", _importances(view.importances[place])
     yield f"Slices: {metric}", visualization.plot_slice(study, parameters, **target)
-    top = most_important(readable, place)
+    top = most_important(view, place)
     if len(top) > 1:
-        few, shown = thinned(study, readable.complete, _MOST_IN_CONTOURS)
+        few, shown = thinned(study, view.complete, _MOST_IN_CONTOURS)
         figure = visualization.plot_contour(few, top, **target).update_layout(height=400 if len(top) == 2 else 900)
-        yield f"Contours: {metric}{_share(shown, readable.complete)}", figure
+        yield f"Contours: {metric}{_share(shown, view.complete)}", figure
 
 
 def _share(shown: tuple[Any, ...], trials: tuple[Any, ...]) -> str:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacristan.runs.errors import SweepError
-from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps.spec.definition import Definition, setting_words
 from sacristan.runs.sweeps.spec.spec import Spec, spec_of
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.study import Point, Study
-from sacristan.runs.sweeps.study.trial_runs import setting_text
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -161,17 +160,13 @@ def check_not_all_failed(status: Status, folder: Path) -> None:
 
 def parameters_text(point: Point) -> str:
     """Return a point's active parameters as settings for the command line: `lr=0.1 optimizer.name=SGD`."""
-    return " ".join(_settings(point))
-
-
-def _settings(point: Point) -> list[str]:
-    return [f"{key}={setting_text(value)}" for key, value in point.parameters.items()]
+    return " ".join(setting_words(point.parameters))
 
 
 def command_line(definition: Definition, point: Point) -> str:
     """Return the command that runs a point again, quoted for a shell."""
     start = ["-m", definition.module] if definition.module else [definition.script]
-    return shlex.join(["python", *start, "with", *definition.settings, *_settings(point)])
+    return shlex.join(["python", *start, "with", *definition.settings_of(point.parameters)])
 
 
 def status_lines(status: Status, names: tuple[str, ...]) -> Iterator[str]:

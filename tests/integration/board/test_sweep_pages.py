@@ -19,11 +19,11 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study import mongo_storage
-from sacristan.runs.sweeps.study.journals import _FileJournal
+from sacristan.runs.sweeps.study.optuna_extensions import _FileJournal
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.study import Study
-from sacristan.runs.sweeps.views.reading import SweepReader, importances_of, read_definitions
 from sacristan.runs.sweeps.views.status import Watcher, command_line
+from sacristan.runs.sweeps.views.sweep_reader import SweepReader, importances_of, read_definitions
 
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = {

@@ -14,7 +14,7 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.sweeps.study.trial_runs import resumed
+from sacristan.runs.sweeps.agents.trials import resumed
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 

@@ -5,8 +5,8 @@ import pytest
 
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.study.optuna_extensions import expressed
 from sacristan.runs.sweeps.study.points import grid_point, suggest
-from sacristan.runs.sweeps.study.spaces import expressed
 
 
 def extended(*versions, method="grid", **others):

@@ -7,7 +7,7 @@ import pytest
 
 from sacristan.runs.comparison.inference import holm, paired_test, welch_test
 from sacristan.runs.errors import SweepError
-from sacristan.runs.sweeps.spec.finalists import choose_finalists, fresh_seeds, judge
+from sacristan.runs.sweeps.agents.reevaluation import choose_finalists, fresh_seeds, judge
 
 
 def by_seed(values, start=0):

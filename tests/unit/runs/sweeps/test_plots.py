@@ -10,9 +10,8 @@ from sacristan.runs.errors import MissingExtraError, PlotError
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.views import plots
-from sacristan.runs.sweeps.views.importances import FANOVA, IMPURITY, thinned
 from sacristan.runs.sweeps.views.plots import draw
-from sacristan.runs.sweeps.views.readable import make_readable
+from sacristan.runs.sweeps.views.study_view import FANOVA, IMPURITY, make_study_view, thinned
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
@@ -77,7 +76,7 @@ def test_page_needs_nothing_from_elsewhere(drawn):
 
 
 def test_values_are_drawn_in_place_of_quantiles(study, spec, drawn):
-    readable = make_readable(study, spec)
+    readable = make_study_view(study, spec)
     assert "(quantile)" not in drawn[0].read_text(encoding="utf-8")
     assert sorted(readable.parameters) == ["lr", "momentum", "name", "noise"]
     assert sorted(readable.common) == ["lr", "name", "noise"]
@@ -89,13 +88,13 @@ def test_values_are_drawn_in_place_of_quantiles(study, spec, drawn):
 
 
 def test_importances_name_what_makes_the_difference(study, spec):
-    [importances] = make_readable(study, spec).importances
+    [importances] = make_study_view(study, spec).importances
     assert list(importances) == [FANOVA, IMPURITY]
     assert [max(of, key=of.get) for of in importances.values()] == ["noise", "noise"]
 
 
 def test_without_a_spec_the_study_is_drawn_as_it_is(study):
-    readable = make_readable(study, None)
+    readable = make_study_view(study, None)
     assert readable.metrics == ("value",)
     assert "noise (quantile)" in readable.parameters
 

@@ -6,8 +6,7 @@ import optuna
 import pytest
 
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import grid_point, representative, suggest
-from sacristan.runs.sweeps.study.samplers import make_pruner, make_sampler
+from sacristan.runs.sweeps.study.points import grid_point, make_pruner, make_sampler, representative, suggest
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").iterdir())
 
@@ -57,7 +56,7 @@ def test_example_with_a_command_sets_what_the_command_sets():
 
 def test_numbers_in_scientific_notation_are_numbers():
     spec = read_spec(Path(__file__).parent / "examples" / "bayes_hyperband.yaml")
-    assert spec.parameters["decay"].law.values == (1e-5, 1e-6, 1e-7)
+    assert spec.parameters["decay"].distribution.values == (1e-5, 1e-6, 1e-7)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=names(EXAMPLES))

@@ -9,11 +9,9 @@ import pytest
 
 from sacristan.configs.installation import install_command
 from sacristan.runs.errors import MissingExtraError
-from sacristan.runs.sweeps.spec.methods import METHODS, STOPPING
-from sacristan.runs.sweeps.spec.objectives import violations
+from sacristan.runs.sweeps.spec.search import METHODS, STOPPING, violations
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import suggest
-from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
+from sacristan.runs.sweeps.study.points import draws_alone, make_pruner, make_sampler, suggest
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},

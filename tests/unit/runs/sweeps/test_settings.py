@@ -6,8 +6,8 @@ import pytest
 from sacred.arg_parser import get_config_updates
 
 from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.definition import setting_words
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.trial_runs import setting_text
 
 TEXTS = [
     "a b",
@@ -32,7 +32,7 @@ OTHERS = [None, True, 1e-3, 7, [1, "a b"], {"a": 1, "b": [True, "y z"]}, math.in
 
 @pytest.mark.parametrize("value", [*TEXTS, *LITERALS, *OTHERS], ids=lambda value: repr(value)[:20])
 def test_a_value_is_read_as_it_was(value):
-    updates, named = get_config_updates([f"entry={setting_text(value)}"])
+    updates, named = get_config_updates(setting_words({"entry": value}))
     assert (updates, named) == ({"entry": value}, [])
     assert type(updates["entry"]) is type(value)
 

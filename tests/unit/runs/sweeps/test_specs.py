@@ -9,8 +9,8 @@ import pytest
 
 from sacristan import runs
 from sacristan.runs.errors import SweepError
-from sacristan.runs.sweeps.spec.laws import Choice, Constant, Integers, Reals
-from sacristan.runs.sweeps.spec.objectives import Objective, read_constraint, violations
+from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Integers, Reals
+from sacristan.runs.sweeps.spec.search import Objective, read_constraint, violations
 from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
 GOOD = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
@@ -46,7 +46,7 @@ def test_spec_has_what_the_file_says(tmp_path):
     spec = read_spec(path)
     assert (spec.method, spec.method_options) == ("tpe", {"n_startup_trials": 5})
     assert spec.objectives == (Objective("val/accuracy", "maximize", 0.9), Objective("time"))
-    assert {name: parameter.law for name, parameter in spec.parameters.items()} == {
+    assert {name: parameter.distribution for name, parameter in spec.parameters.items()} == {
         "model": Choice(("mlp", "cnn", "vit")),
         "optimizer.lr": Reals("log_uniform", 1e-5, 0.1),
         "optimizer.options.momentum": Reals("uniform", 0.0, 0.99),
@@ -155,7 +155,7 @@ def test_command_that_starts_the_script_is_read_and_done_with():
 def test_fixed_settings_of_the_command_are_parameters():
     words = ["python", "${program}", "with", "epochs=3", "--model.name=mlp", "--amp=False", "sizes=[1, 2]", "lr0=1e-3"]
     spec = read_spec({**GOOD, "command": [*words, "${args}"]})
-    fixed = {name: parameter.law for name, parameter in spec.parameters.items() if name != "lr"}
+    fixed = {name: parameter.distribution for name, parameter in spec.parameters.items() if name != "lr"}
     assert fixed == {
         "epochs": Constant(3),
         "model.name": Constant("mlp"),
@@ -180,7 +180,7 @@ def test_over_is_a_grid_of_lists():
         {"optimizer.lr": [1e-3, 1e-2], "epochs": 3, "model": {"hidden": [8, 16]}, "depth": {"min": 1, "max": 2}}
     )
     assert (spec.method, spec.size) == ("grid", 8)
-    assert {name: parameter.law for name, parameter in spec.parameters.items()} == {
+    assert {name: parameter.distribution for name, parameter in spec.parameters.items()} == {
         "depth": Integers(1, 2),
         "epochs": Constant(3),
         "model.hidden": Choice((8, 16)),
@@ -192,7 +192,7 @@ def test_over_takes_the_rest_of_a_spec():
     others = {"method": "bayes", "metric": {"name": "val/loss"}, "run_cap": 5, "budget": None}
     spec = read_over({"lr": {"distribution": "log_uniform_values", "min": 1e-5, "max": 0.1}}, **others)
     assert (spec.method, spec.run_cap, spec.budget_s) == ("bayes", 5, None)
-    assert spec.parameters["lr"].law == Reals("log_uniform", 1e-5, 0.1)
+    assert spec.parameters["lr"].distribution == Reals("log_uniform", 1e-5, 0.1)
 
 
 # Constraints

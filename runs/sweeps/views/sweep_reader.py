@@ -1,26 +1,29 @@
-"""Sweeps beside the runs of a store, read and never written, for the pages of the board."""
+"""Sweeps beside the runs of a store, read and never written: for the board, and for messages about their end."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.errors import MissingExtraError, SweepError, needing_extra
+from sacristan.runs.query.names import SWEEP
 from sacristan.runs.stores.mongo.backend import MongoBackend
+from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.own_storage import own_storage
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
-from sacristan.runs.sweeps.views.readable import make_readable
-from sacristan.runs.sweeps.views.status import Status, Watcher
+from sacristan.runs.sweeps.study.points import without_experimental_warnings
+from sacristan.runs.sweeps.views.status import Status, Watcher, status_lines
+from sacristan.runs.sweeps.views.study_view import make_study_view
+from sacristan.runs.work.watching import Notice, RecentRuns
 
-__all__ = ["SeenSweep", "SweepReader", "importances_of", "read_definitions"]
+__all__ = ["Digests", "SeenSweep", "SweepReader", "importances_of", "read_definitions"]
 
 # Sweeps whose studies are kept open.
 _MAX_WATCHED = 8
@@ -83,7 +86,7 @@ class SweepReader:
 
 
 def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], ...]:
-    """Return for each objective, by method, the share of each parameter in its variation; see `Readable`.
+    """Return for each objective, by method, the share of each parameter in its variation; see `StudyView`.
 
     This takes seconds for hundreds of trials.
     """
@@ -94,7 +97,7 @@ def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], 
         needing_extra("sweeps", "importances"),
         without_experimental_warnings(),
     ):
-        return make_readable(watcher.study.optuna, watcher.spec).importances
+        return make_study_view(watcher.study.optuna, watcher.spec).importances
 
 
 @contextlib.contextmanager
@@ -117,3 +120,54 @@ def _home(store: Store, id: str) -> Iterator[Home]:
 def _place(store: Store) -> Place:
     destination = store.backend.mongo.destination if isinstance(store.backend, MongoBackend) else None
     return Place(store.recording_folder or Path(), destination)
+
+
+# ---------------------------------------------------------------------- digests
+
+
+class Digests:
+    """Digests of the sweeps beside the runs of a store.
+
+    Args:
+        tell: Takes a line about a sweep that cannot be read.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
+        self._store, self._tell = store, tell
+        self._reader = SweepReader()
+        self._problems: set[str] = set()
+
+    def notices(self, recent: RecentRuns, known: Iterable[tuple[str, str]] = ()) -> list[Notice]:
+        """Return a digest of each sweep that is done, once for each last run; keys in `known` are left out."""
+        known = set(known)
+        by_sweep: dict[str, list[Run]] = {}
+        for run in recent.runs:
+            if isinstance(sweep := run.get(SWEEP), str):
+                by_sweep.setdefault(sweep, []).append(run)
+        found = []
+        for id, runs in by_sweep.items():
+            last = max(runs, key=lambda run: run.uid or "")
+            is_open = any(run.status in ("RUNNING", "QUEUED") for run in runs)
+            if is_open or not any(map(recent.ended, runs)) or (last.uid or last.id, "sweep_done") in known:
+                continue
+            text = self._text(id)
+            if text is not None:
+                found.append(Notice(last, "sweep_done", text, "success"))
+        return found
+
+    def _text(self, id: str) -> str | None:
+        """Return the digest of a sweep; None if it is not done or cannot be read."""
+        try:
+            seen = self._reader.read(self._store, id)
+        except (MissingExtraError, SweepError) as error:
+            if str(error) not in self._problems:
+                self._problems.add(str(error))
+                self._tell(f"sweep {id}: {error}")
+            return None
+        status = seen.status
+        is_over = status.is_done or (status.is_stopped and not status.running)
+        return "\n".join(status_lines(status, seen.spec.objective_names)) if is_over else None
+
+    def close(self) -> None:
+        """Close all studies."""
+        self._reader.close()

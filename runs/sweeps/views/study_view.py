@@ -1,27 +1,48 @@
-"""A study as people read it: values instead of quantiles, names of metrics instead of `value`."""
+"""`StudyView`: a study as people read it, with values instead of quantiles and names of metrics instead of `value`.
+
+Importances are the share of each setting in the variation of a result, over the trials of a study or any runs.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.sweeps.spec.laws import Choice, Reals
+from sacristan.runs.errors import needing_extra
+from sacristan.runs.sweeps.spec.distributions import Choice, Reals
 from sacristan.runs.sweeps.spec.spec import Spec
-from sacristan.runs.sweeps.study.points import NUMBER, QUANTILE, VERSION, choices, position_of
-from sacristan.runs.sweeps.views.importances import FANOVA, importances_among
+from sacristan.runs.sweeps.study.points import (
+    NUMBER,
+    QUANTILE,
+    VERSION,
+    choices,
+    position_of,
+    without_experimental_warnings,
+)
 
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = ["Readable", "make_readable", "most_important"]
+__all__ = [
+    "FANOVA",
+    "IMPURITY",
+    "MOST_RUNS",
+    "StudyView",
+    "importances_over",
+    "make_study_view",
+    "most_important",
+    "thinned",
+]
 
 _MOST_IN_CONTOURS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Readable:
+class StudyView:
     """A study to draw.
 
     Attributes:
@@ -41,7 +62,7 @@ class Readable:
     importances: tuple[dict[str, dict[str, float]], ...]
 
 
-def make_readable(study: Study, spec: Spec | None) -> Readable:
+def make_study_view(study: Study, spec: Spec | None) -> StudyView:
     """Copy a study for people to read; the importances take seconds for hundreds of trials.
 
     Without a spec, quantiles stay quantiles, and metrics are called `value`.
@@ -59,7 +80,7 @@ def make_readable(study: Study, spec: Spec | None) -> Readable:
     common = tuple(name for name in searched if all(name in trial.params for trial in complete))
     metrics = _metrics(study, spec)
     importances = tuple(importances_among(copy, complete, common, place) for place in range(len(metrics)))
-    return Readable(copy, metrics, complete, searched, common, importances)
+    return StudyView(copy, metrics, complete, searched, common, importances)
 
 
 def _metrics(study: Study, spec: Spec | None) -> tuple[str, ...]:
@@ -107,13 +128,16 @@ def _values(trial: FrozenTrial, spec: Spec | None) -> dict[str, tuple[Any, BaseD
     for label, value in trial.params.items():
         name = names.get(label.removesuffix(QUANTILE), label)
         is_quantile = spec is not None and label.endswith(QUANTILE) and name != label
-        law = spec.parameters[name].law if spec is not None and is_quantile else None
-        if isinstance(law, Reals):
-            drawn = float(law.ppf(value))
-            found[name] = drawn, FloatDistribution(drawn, drawn, log=drawn > 0 and law.shape.startswith("log"))
-        elif isinstance(law, Choice):
-            given = choices(law.values)
-            found[name] = given[position_of(law.values, law.ppf(value))], CategoricalDistribution(given)
+        distribution = spec.parameters[name].distribution if spec is not None and is_quantile else None
+        if isinstance(distribution, Reals):
+            drawn = float(distribution.ppf(value))
+            found[name] = drawn, FloatDistribution(drawn, drawn, log=drawn > 0 and distribution.shape.startswith("log"))
+        elif isinstance(distribution, Choice):
+            given = choices(distribution.values)
+            found[name] = (
+                given[position_of(distribution.values, distribution.ppf(value))],
+                CategoricalDistribution(given),
+            )
         else:
             found[name] = value, trial.distributions[label]
     return found
@@ -136,9 +160,89 @@ def _common(pairs: list[tuple[Any, BaseDistribution]]) -> BaseDistribution:
     return CategoricalDistribution(list({repr(value): value for some in listed for value in some}.values()))
 
 
-def most_important(readable: Readable, place: int) -> list[str]:
+def most_important(view: StudyView, place: int) -> list[str]:
     """Return the parameters to draw contours of: by fANOVA the four most important of those that all trials have.
 
     Without importances, the first common parameters are returned.
     """
-    return list(readable.importances[place].get(FANOVA, readable.common))[:_MOST_IN_CONTOURS]
+    return list(view.importances[place].get(FANOVA, view.common))[:_MOST_IN_CONTOURS]
+
+
+# ---------------------------------------------------------------------- importances
+
+
+# Optuna's fANOVA takes 15 ms for each trial.
+MOST_RUNS = 500
+# Numbers whose greatest is so many times the least are compared by their logarithms.
+_WIDE = 50
+FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
+
+
+def importances_over(
+    settings: Mapping[str, Sequence[float | str]], results: Sequence[float]
+) -> dict[str, dict[str, float]]:
+    """Estimate the share of each setting in the variation of a finite result over any runs.
+
+    Returns the shares by method and setting, from 500 runs at most; nothing for fewer than three runs or equal results.
+    """
+    with needing_extra("sweeps", "importances"), without_experimental_warnings():
+        import optuna
+
+        distributions = {name: _distribution(values) for name, values in settings.items()}
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        study = optuna.create_study(storage=optuna.storages.InMemoryStorage())
+        study.add_trials(
+            optuna.trial.create_trial(
+                params={name: values[place] for name, values in settings.items()},
+                distributions=distributions,
+                value=result,
+            )
+            for place, result in enumerate(results)
+        )
+        return importances_among(study, tuple(study.get_trials(deepcopy=False)), tuple(settings), 0)
+
+
+def _distribution(values: Sequence[float | str]) -> BaseDistribution:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution
+
+    numbers = [value for value in values if not isinstance(value, str)]
+    if len(numbers) < len(values):
+        return CategoricalDistribution(sorted(set(values), key=str))
+    low, high = min(numbers), max(numbers)
+    return FloatDistribution(low, high, log=low > 0 and high / low > _WIDE)
+
+
+def importances_among(
+    study: Study, complete: tuple[FrozenTrial, ...], parameters: tuple[str, ...], place: int
+) -> dict[str, dict[str, float]]:
+    """Estimate the share of each parameter in the variation of an objective, as `importances_over`.
+
+    Each trial has values and all of the parameters; `place` is the objective's position.
+    """
+    from optuna import importance
+
+    study, complete = thinned(study, complete, MOST_RUNS)
+    values = [trial.values[place] for trial in complete]
+    if not parameters or len(values) < 3 or not all(map(math.isfinite, values)) or min(values) == max(values):
+        return {}
+    evaluators = {
+        FANOVA: importance.FanovaImportanceEvaluator(seed=0),
+        IMPURITY: importance.MeanDecreaseImpurityImportanceEvaluator(seed=0),
+    }
+    return {
+        name: importance.get_param_importances(
+            study, evaluator=evaluator, params=list(parameters), target=lambda trial: trial.values[place]
+        )
+        for name, evaluator in evaluators.items()
+    }
+
+
+def thinned(study: Study, trials: tuple[FrozenTrial, ...], num: int) -> tuple[Study, tuple[FrozenTrial, ...]]:
+    """Return at most `num` trials (2 or more), spread evenly from the first to the last, and a study of these."""
+    import optuna
+
+    if len(trials) <= num:
+        return study, trials
+    few = optuna.create_study(directions=study.directions, storage=optuna.storages.InMemoryStorage())
+    few.add_trials(trials[round(place * (len(trials) - 1) / (num - 1))] for place in range(num))
+    return few, tuple(few.get_trials(deepcopy=False))

@@ -4,7 +4,15 @@ import numpy as np
 import optuna
 import pytest
 
-from sacristan.runs.sweeps.spec.laws import DISTRIBUTIONS, QUANTILES, Choice, Constant, Integers, Reals, read_law
+from sacristan.runs.sweeps.spec.distributions import (
+    DISTRIBUTIONS,
+    QUANTILES,
+    Choice,
+    Constant,
+    Integers,
+    Reals,
+    read_distribution,
+)
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 
@@ -20,7 +28,7 @@ def same(ours, theirs):
 @pytest.mark.parametrize("position", range(NUM))
 def test_quantile_function_is_that_of_wandb(position, script, reference):
     parameter = script.PARAMETERS[position]
-    law = read_law("x", parameter)
+    law = read_distribution("x", parameter)
     ours = [law.ppf(quantile) for quantile in script.QUANTILES]
     theirs = reference["laws"][position]["values"]
     assert [pair for pair in zip(ours, theirs, strict=True) if not same(*pair)] == []
@@ -49,21 +57,21 @@ def test_every_law_is_compared(script, reference):
     ],
 )
 def test_defaults_are_those_of_wandb(parameter, law):
-    assert read_law("x", parameter) == law
+    assert read_distribution("x", parameter) == law
 
 
 def test_value_of_q_has_no_digits_of_rounding():
-    law = read_law("x", {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.1})
+    law = read_distribution("x", {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.1})
     assert {repr(law.ppf(quantile)) for quantile in np.linspace(0, 1, 101)} == {f"{tenth / 10}" for tenth in range(11)}
 
 
 def test_values_stay_within_their_limits():
     low, high = 1e-5, 0.1
-    law = read_law("x", {"distribution": "log_uniform_values", "min": low, "max": high})
+    law = read_distribution("x", {"distribution": "log_uniform_values", "min": low, "max": high})
     assert (law.ppf(0.0), law.ppf(1.0)) == (low, high)
-    assert [read_law("x", {"min": 3, "max": 7}).ppf(quantile) for quantile in (0.0, 1.0)] == [3, 7]
-    assert [read_law("x", {"values": [1, 2]}).ppf(quantile) for quantile in (0.0, 1.0)] == [1, 2]
-    last = read_law("x", {"values": [1, 2, 3], "probabilities": [0.5, 0.5, 0]})
+    assert [read_distribution("x", {"min": 3, "max": 7}).ppf(quantile) for quantile in (0.0, 1.0)] == [3, 7]
+    assert [read_distribution("x", {"values": [1, 2]}).ppf(quantile) for quantile in (0.0, 1.0)] == [1, 2]
+    last = read_distribution("x", {"values": [1, 2, 3], "probabilities": [0.5, 0.5, 0]})
     assert [last.ppf(quantile) for quantile in (0.0, 1.0)] == [1, 2]
 
 
@@ -80,7 +88,7 @@ def samples(script):
 def test_samples_have_the_law(position, samples, script):
     from scipy.stats import chisquare, ks_2samp
 
-    law = read_law("x", script.PARAMETERS[position])
+    law = read_distribution("x", script.PARAMETERS[position])
     drawn = [point[f"p{position:02}"] for point in samples]
     expected = [law.ppf(quantile) for quantile in (np.arange(4000) + 0.5) / 4000]
     assert {type(value) for value in drawn} <= {type(value) for value in expected}
@@ -100,14 +108,14 @@ def test_samples_have_the_law(position, samples, script):
 
 
 def test_unbounded_laws_are_drawn_without_their_ends():
-    law = read_law("x", {"distribution": "log_normal"})
+    law = read_distribution("x", {"distribution": "log_normal"})
     assert law.quantiles == QUANTILES
     assert [round(law.ppf(quantile), 3) for quantile in QUANTILES] == [0.009, 115.981]
 
 
 @pytest.mark.parametrize("position", range(NUM))
 def test_quantile_function_is_that_of_the_installed_package(position, live):
-    law = read_law("x", live.PARAMETERS[position])
+    law = read_distribution("x", live.PARAMETERS[position])
     theirs = live.quantile_function(live.PARAMETERS[position])[1]
     ours = [law.ppf(quantile) for quantile in live.QUANTILES]
     assert [pair for pair in zip(ours, theirs, strict=True) if not same(*pair)] == []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sacristan.runs.drawing.figure_files import COLORS, FORMATS, house_style, printable
-from sacristan.runs.sweeps.views.readable import Readable, most_important
+from sacristan.runs.sweeps.views.study_view import StudyView, most_important
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -27,11 +27,11 @@ _GREY = "#BBBBBB"
 _WIDTH = 10.0
 
 
-def make_pictures(readable: Readable, title: str) -> Iterator[tuple[str, bytes]]:
+def make_pictures(view: StudyView, title: str) -> Iterator[tuple[str, bytes]]:
     """Yield the name of each picture that the study has values for, such as `history`, and its PNG content."""
     with house_style():
         for name, (heading, draw) in _PICTURES.items():
-            figure = draw(readable)
+            figure = draw(view)
             if figure is None:
                 continue
             figure.suptitle(printable(f"{title}: {heading}"))
@@ -49,19 +49,19 @@ def _figure(width: float, height: float) -> Any:
 # ---------------------------------------------------------------------- plots
 
 
-def _history(readable: Readable) -> Any:
-    figure = _figure(_WIDTH, 3.6 * len(readable.metrics))
-    numbers = np.array([trial.number for trial in readable.complete])
-    feasible = np.array([_is_feasible(trial) for trial in readable.complete])
-    for place, axes in enumerate(figure.subplots(len(readable.metrics), squeeze=False)[:, 0]):
-        values = _values(readable, place)
+def _history(view: StudyView) -> Any:
+    figure = _figure(_WIDTH, 3.6 * len(view.metrics))
+    numbers = np.array([trial.number for trial in view.complete])
+    feasible = np.array([_is_feasible(trial) for trial in view.complete])
+    for place, axes in enumerate(figure.subplots(len(view.metrics), squeeze=False)[:, 0]):
+        values = _values(view, place)
         _plot_trials(axes, numbers, values, feasible)
         if feasible.any():
-            best = (np.maximum if _is_maximized(readable, place) else np.minimum).accumulate(values[feasible])
+            best = (np.maximum if _is_maximized(view, place) else np.minimum).accumulate(values[feasible])
             axes.step(numbers[feasible], best, where="post", color=_ORANGE, linewidth=1.8, label="best so far")
         if values.min() > 0 and values.max() > 100 * values.min():
             axes.set_yscale("log")
-        axes.set_ylabel(printable(readable.metrics[place]))
+        axes.set_ylabel(printable(view.metrics[place]))
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.legend(loc="best")
     axes.set_xlabel("trial")
@@ -74,49 +74,49 @@ def _plot_trials(axes: Any, numbers: np.ndarray, values: np.ndarray, feasible: n
         axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
 
 
-def _pareto(readable: Readable) -> Any:
-    if len(readable.metrics) < 2:
+def _pareto(view: StudyView) -> Any:
+    if len(view.metrics) < 2:
         return None
-    front = {trial.number for trial in readable.study.best_trials}
-    is_front = np.array([trial.number in front for trial in readable.complete])
-    feasible = np.array([_is_feasible(trial) for trial in readable.complete])
+    front = {trial.number for trial in view.study.best_trials}
+    is_front = np.array([trial.number in front for trial in view.complete])
+    feasible = np.array([_is_feasible(trial) for trial in view.complete])
     groups = (
         (~is_front & feasible, "o", _BLUE, "dominated"),
         (~feasible, "x", _GREY, "breaks a constraint"),
         (is_front, "o", _ORANGE, "Pareto front"),
     )
-    pairs = list(itertools.combinations(range(len(readable.metrics)), 2))
+    pairs = list(itertools.combinations(range(len(view.metrics)), 2))
     figure = _figure(max(5.0 * len(pairs), 6.0), 4.5)
     for (first, second), axes in zip(pairs, figure.subplots(1, len(pairs), squeeze=False)[0], strict=True):
-        x, y = _values(readable, first), _values(readable, second)
+        x, y = _values(view, first), _values(view, second)
         for members, mark, color, label in groups:
             if members.any():
                 axes.plot(x[members], y[members], mark, color=color, label=label)
-        axes.set_xlabel(printable(readable.metrics[first]))
-        axes.set_ylabel(printable(readable.metrics[second]))
+        axes.set_xlabel(printable(view.metrics[first]))
+        axes.set_ylabel(printable(view.metrics[second]))
         axes.legend(loc="best")
     return figure
 
 
-def _parallel(readable: Readable) -> Any:
-    if not readable.parameters:
+def _parallel(view: StudyView) -> Any:
+    if not view.parameters:
         return None
     from matplotlib.collections import LineCollection
 
-    scales = [_Scale(readable, name) for name in readable.parameters]
-    rows = np.array([[scale.place(trial) for scale in scales] for trial in readable.complete])
+    scales = [_Scale(view, name) for name in view.parameters]
+    rows = np.array([[scale.place(trial) for scale in scales] for trial in view.complete])
     figure = _figure(max(_WIDTH, 1.8 * len(scales) + 3), 5.0)
     axes = figure.subplots()
     # The best trials on top.
-    order = np.argsort(_values(readable, 0) * (1 if _is_maximized(readable, 0) else -1))
+    order = np.argsort(_values(view, 0) * (1 if _is_maximized(view, 0) else -1))
     columns = np.arange(len(scales))
     lines = LineCollection(
         [np.column_stack([columns, row]) for row in rows[order]],
-        cmap=_color_map(readable, 0),
+        cmap=_color_map(view, 0),
         linewidths=1.2,
         alpha=0.75,
     )
-    lines.set_array(_values(readable, 0)[order])
+    lines.set_array(_values(view, 0)[order])
     axes.add_collection(lines)
     # A line ends where its trial lacks a parameter; a trial with one parameter is a point.
     axes.scatter(np.tile(columns, (len(rows), 1))[order], rows[order], s=8, color=_GREY, zorder=1)
@@ -125,69 +125,69 @@ def _parallel(readable: Readable) -> Any:
         for place, label in scale.ticks():
             box = {"facecolor": "white", "alpha": 0.75, "linewidth": 0, "pad": 1}
             axes.text(column + 0.03, place, printable(label), fontsize=8, va="center", bbox=box)
-    names = [printable(name) for name in readable.parameters]
+    names = [printable(name) for name in view.parameters]
     axes.set_xticks(columns, names, rotation=15, ha="right")
     axes.set_yticks([])
     axes.set_xlim(-0.3, len(scales) - 0.5)
     axes.set_ylim(-0.06, 1.06)
     axes.grid(visible=False)
     axes.spines[["left", "bottom"]].set_visible(False)
-    figure.colorbar(lines, ax=axes, pad=0.02).set_label(printable(readable.metrics[0]))
+    figure.colorbar(lines, ax=axes, pad=0.02).set_label(printable(view.metrics[0]))
     return figure
 
 
-def _importances(readable: Readable) -> Any:
-    shown = [place for place in range(len(readable.metrics)) if readable.importances[place]]
+def _importances(view: StudyView) -> Any:
+    shown = [place for place in range(len(view.metrics)) if view.importances[place]]
     if not shown:
         return None
-    figure = _figure(_WIDTH, (0.5 * len(readable.common) + 1.4) * len(shown))
+    figure = _figure(_WIDTH, (0.5 * len(view.common) + 1.4) * len(shown))
     for place, axes in zip(shown, figure.subplots(len(shown), squeeze=False)[:, 0], strict=True):
-        methods = readable.importances[place]
+        methods = view.importances[place]
         names = list(next(iter(methods.values())))[::-1]
         for number, (method, of) in enumerate(methods.items()):
             heights = np.arange(len(names)) + 0.2 - 0.4 * number
             bars = axes.barh(heights, [of[name] for name in names], 0.4, color=COLORS[number], label=method)
             axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=8)
         axes.set_yticks(np.arange(len(names)), [printable(name) for name in names])
-        axes.set_xlabel(printable(f"share of the variation of {readable.metrics[place]}"))
+        axes.set_xlabel(printable(f"share of the variation of {view.metrics[place]}"))
         axes.grid(visible=False, axis="y")
         axes.margins(x=0.08)
         axes.legend(loc="lower right")
     return figure
 
 
-def _slices(readable: Readable) -> Any:
-    if not readable.parameters:
+def _slices(view: StudyView) -> Any:
+    if not view.parameters:
         return None
-    columns = min(len(readable.parameters), 4)
-    rows = math.ceil(len(readable.parameters) / columns)
-    figure = _figure(max(3.2 * columns, 5.0), 3.0 * rows * len(readable.metrics))
-    cells = figure.subplots(rows * len(readable.metrics), columns, squeeze=False)
-    for place in range(len(readable.metrics)):
+    columns = min(len(view.parameters), 4)
+    rows = math.ceil(len(view.parameters) / columns)
+    figure = _figure(max(3.2 * columns, 5.0), 3.0 * rows * len(view.metrics))
+    cells = figure.subplots(rows * len(view.metrics), columns, squeeze=False)
+    for place in range(len(view.metrics)):
         of_metric = cells[place * rows : (place + 1) * rows].flat
-        for axes, name in itertools.zip_longest(of_metric, readable.parameters):
+        for axes, name in itertools.zip_longest(of_metric, view.parameters):
             if axes is not cells[place * rows, 0]:
                 axes.sharey(cells[place * rows, 0])
             if name is None:
                 axes.set_axis_off()
             else:
-                dots = _slice(axes, readable, place, name)
+                dots = _slice(axes, view, place, name)
     figure.colorbar(dots, ax=figure.axes, pad=0.01, aspect=40).set_label("trial")
     return figure
 
 
-def _slice(axes: Any, readable: Readable, place: int, name: str) -> Any:
+def _slice(axes: Any, view: StudyView, place: int, name: str) -> Any:
     from matplotlib import colormaps
     from matplotlib.colors import ListedColormap
 
-    scale = _Scale(readable, name)
-    having = [number for number, trial in enumerate(readable.complete) if name in trial.params]
-    trials = np.array([trial.number for trial in readable.complete])
-    x = np.array([scale.number(trial) for trial in readable.complete])
+    scale = _Scale(view, name)
+    having = [number for number, trial in enumerate(view.complete) if name in trial.params]
+    trials = np.array([trial.number for trial in view.complete])
+    x = np.array([scale.number(trial) for trial in view.complete])
     pale_to_dark = ListedColormap(colormaps["Blues"](np.linspace(0.2, 1, 256)))
     dots = axes.scatter(
         x[having],
-        _values(readable, place)[having],
+        _values(view, place)[having],
         c=trials[having],
         cmap=pale_to_dark,
         vmin=0,
@@ -198,12 +198,12 @@ def _slice(axes: Any, readable: Readable, place: int, name: str) -> Any:
     )
     scale.label(axes.xaxis)
     axes.set_xlabel(printable(name))
-    axes.set_ylabel(printable(readable.metrics[place]))
+    axes.set_ylabel(printable(view.metrics[place]))
     return dots
 
 
-def _contours(readable: Readable) -> Any:
-    pairs = list(itertools.combinations(most_important(readable, 0), 2))
+def _contours(view: StudyView) -> Any:
+    pairs = list(itertools.combinations(most_important(view, 0), 2))
     if not pairs:
         return None
     columns = min(len(pairs), 3)
@@ -213,21 +213,21 @@ def _contours(readable: Readable) -> Any:
         if pair is None:
             axes.set_axis_off()
         else:
-            dots = _contour(axes, readable, pair)
+            dots = _contour(axes, view, pair)
     bar = figure.colorbar(dots, ax=figure.axes, pad=0.01, aspect=40)
-    bar.set_label(printable(readable.metrics[0]))
+    bar.set_label(printable(view.metrics[0]))
     return figure
 
 
-def _contour(axes: Any, readable: Readable, pair: Sequence[str]) -> Any:
-    first, second = (_Scale(readable, name) for name in pair)
-    x, y = (np.array([scale.number(trial) for trial in readable.complete]) for scale in (first, second))
+def _contour(axes: Any, view: StudyView, pair: Sequence[str]) -> Any:
+    first, second = (_Scale(view, name) for name in pair)
+    x, y = (np.array([scale.number(trial) for trial in view.complete]) for scale in (first, second))
     first.label(axes.xaxis)
     second.label(axes.yaxis)
     axes.set_xlabel(printable(first.name))
     axes.set_ylabel(printable(second.name))
-    values = _values(readable, 0)
-    colors = {"cmap": _color_map(readable, 0), "vmin": values.min(), "vmax": values.max()}
+    values = _values(view, 0)
+    colors = {"cmap": _color_map(view, 0), "vmin": values.min(), "vmax": values.max()}
     if first.is_ordered and second.is_ordered:  # there is nothing between adam and sgd
         _fill(axes, (first, second), x, y, values, colors)
     return axes.scatter(x, y, c=values, s=16, edgecolors="white", linewidths=0.6, zorder=3, **colors)
@@ -248,11 +248,11 @@ def _fill(axes: Any, scales: Sequence[_Scale], x: np.ndarray, y: np.ndarray, val
         return
 
 
-def _intermediate(readable: Readable) -> Any:
+def _intermediate(view: StudyView) -> Any:
     from optuna.trial import TrialState
 
-    trials = [trial for trial in readable.study.get_trials(deepcopy=False) if trial.intermediate_values]
-    if not trials or len(readable.metrics) > 1:
+    trials = [trial for trial in view.study.get_trials(deepcopy=False) if trial.intermediate_values]
+    if not trials or len(view.metrics) > 1:
         return None
     figure = _figure(_WIDTH, 4.6)
     axes = figure.subplots()
@@ -275,12 +275,12 @@ def _intermediate(readable: Readable) -> Any:
         )
         labelled.add(label)
     axes.set_xlabel("step")
-    axes.set_ylabel(printable(readable.metrics[0]))
+    axes.set_ylabel(printable(view.metrics[0]))
     axes.legend(loc="best")
     return figure
 
 
-_PICTURES: dict[str, tuple[str, Callable[[Readable], Any]]] = {
+_PICTURES: dict[str, tuple[str, Callable[[StudyView], Any]]] = {
     "history": ("history", _history),
     "pareto": ("Pareto front", _pareto),
     "parallel": ("parallel coordinates", _parallel),
@@ -294,17 +294,17 @@ _PICTURES: dict[str, tuple[str, Callable[[Readable], Any]]] = {
 # ---------------------------------------------------------------------- values and scales
 
 
-def _values(readable: Readable, place: int) -> np.ndarray:
-    return np.array([trial.values[place] for trial in readable.complete], float)
+def _values(view: StudyView, place: int) -> np.ndarray:
+    return np.array([trial.values[place] for trial in view.complete], float)
 
 
-def _is_maximized(readable: Readable, place: int) -> bool:
-    return readable.study.directions[place].name == "MAXIMIZE"
+def _is_maximized(view: StudyView, place: int) -> bool:
+    return view.study.directions[place].name == "MAXIMIZE"
 
 
-def _color_map(readable: Readable, place: int) -> str:
+def _color_map(view: StudyView, place: int) -> str:
     """Return a colour map on which good values are dark."""
-    return "viridis_r" if _is_maximized(readable, place) else "viridis"
+    return "viridis_r" if _is_maximized(view, place) else "viridis"
 
 
 def _is_feasible(trial: FrozenTrial) -> bool:
@@ -318,11 +318,11 @@ def _unit(values: np.ndarray) -> np.ndarray:
 class _Scale:
     """The axis of a parameter: numbers, logarithmic if they were searched so, or categories side by side."""
 
-    def __init__(self, readable: Readable, name: str) -> None:
+    def __init__(self, view: StudyView, name: str) -> None:
         from optuna.distributions import CategoricalDistribution
 
         self.name = name
-        having = [trial for trial in readable.complete if name in trial.params]
+        having = [trial for trial in view.complete if name in trial.params]
         distribution = having[0].distributions[name]
         self.categories: list[Any] = []
         if isinstance(distribution, CategoricalDistribution):

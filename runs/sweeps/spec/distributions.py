@@ -1,7 +1,7 @@
-"""The distributions of wandb's sweeps, by their names and with their defaults, as four laws.
+"""Distributions of parameters: those of wandb's sweeps, by their names and with their defaults.
 
-The laws are a constant, a choice, integers, and reals of five shapes. `ppf`, the quantile function of each, equals that
-of wandb's package `sweeps` 0.3.0.
+There are four kinds: a constant, a choice, integers, and reals of five shapes. `ppf`, the quantile function of each,
+equals that of wandb's package `sweeps` 0.3.0.
 
 * A distribution `q_...` is the one without `q_`, rounded to the nearest multiple of q.
 * `log_uniform` takes exponents of e as limits, `log_uniform_values` the limits themselves.
@@ -20,9 +20,19 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.fields import Reader, anything, identity, items, listing, number, read_fields, shown
 
-__all__ = ["DISTRIBUTIONS", "LAW_KEYS", "QUANTILES", "Choice", "Constant", "Integers", "Law", "Reals", "read_law"]
+__all__ = [
+    "DISTRIBUTIONS",
+    "DISTRIBUTION_KEYS",
+    "QUANTILES",
+    "Choice",
+    "Constant",
+    "Distribution",
+    "Integers",
+    "Reals",
+    "read_distribution",
+]
 
-# The quantiles that bound laws without ends; a sample of a million has about one value beyond each.
+# The quantiles that bound distributions without ends; a sample of a million has about one value beyond each.
 QUANTILES = (1e-6, 1 - 1e-6)
 _MAX_GRID = 1_000_000
 
@@ -88,7 +98,7 @@ class Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Reals:
-    """A continuous law, rounded to multiples of `q` if that is given.
+    """A continuous distribution, rounded to multiples of `q` if that is given.
 
     Attributes:
         shape: `uniform`, `log_uniform`, `normal`, `log_normal` or `beta`.
@@ -114,7 +124,7 @@ class Reals:
         return QUANTILES if self.shape in ("normal", "log_normal") else (0.0, 1.0)
 
     def ends(self) -> list[int | float]:
-        """Return the ends of the range; for a law without ends, the 1% and 99% quantiles."""
+        """Return the ends of the range; for a distribution without ends, the 1% and 99% quantiles."""
         if self.shape in ("uniform", "log_uniform") and self.q is None:
             return [self.first, self.second]
         low, high = (0.01, 0.99) if self.shape in ("normal", "log_normal") else (0.0, 1.0)
@@ -130,7 +140,7 @@ class Reals:
         return [_sum(self.first, position * self.q) for position in range(num)]
 
 
-Law = Constant | Choice | Integers | Reals
+Distribution = Constant | Choice | Integers | Reals
 
 
 def _multiple(count: int, q: float) -> int | float:
@@ -217,12 +227,12 @@ _READERS: dict[str, Reader] = {
     "b": number(above=0),
     "q": number(above=0),
 }
-LAW_KEYS = tuple(_READERS)
+DISTRIBUTION_KEYS = tuple(_READERS)
 _DEFAULTS = {"mu": 0.0, "sigma": 1.0, "a": 1, "b": 1, "q": 1.0}
 
 
-def read_law(where: str, document: Mapping[str, Any]) -> Law:
-    """Read the law of a parameter; without `distribution` the other keys decide which one it is."""
+def read_distribution(where: str, document: Mapping[str, Any]) -> Distribution:
+    """Read the distribution of a parameter; without `distribution` the other keys decide which one it is."""
     name = _distribution(where, document)
     keys = _KEYS[name]
     readers = {key: _READERS[key] for key in ("distribution", *keys)}
@@ -289,22 +299,27 @@ def _choice(where: str, values: list[Any], probabilities: list[float] | None) ->
 
 
 def _reals(where: str, name: str, first: float, second: float, q: float | None) -> Reals:
-    """Return the law of a continuous distribution, whose name is without `q_`."""
+    """Return the continuous distribution of a name without `q_`."""
     shape = name.removeprefix("inv_").removesuffix("_values")
     if name.endswith("_values"):
         if first <= 0:
             raise SweepError(f"{where}.min: got {first!r}, expected a number above 0, as {name} needs")
     elif shape == "log_uniform":
         first, second = _powers(where, name, *((-second, -first) if name.startswith("inv_") else (first, second)))
-    law = Reals(shape, first, second, q)
-    if not _is_finite(law):
+    distribution = Reals(shape, first, second, q)
+    if not _is_finite(distribution):
         raise SweepError(f"{where}: got a range that no float holds, expected smaller numbers")
-    return law
+    return distribution
 
 
-def _is_finite(law: Reals) -> bool:
+def _is_finite(distribution: Reals) -> bool:
     try:
-        return all(map(math.isfinite, (*map(law.ppf, law.quantiles), law.second - law.first)))
+        return all(
+            map(
+                math.isfinite,
+                (*map(distribution.ppf, distribution.quantiles), distribution.second - distribution.first),
+            )
+        )
     except OverflowError:
         return False
 
