@@ -50,7 +50,7 @@ suppress_warnings = ["ref.python", "misc.highlighting_failure"]
 
 def write_api_pages(app: Any) -> None:
     """Write a page for each public name, one for each package that lists them, and one of the keys of JSON."""
-    from sacristan.runs.commands import schemas
+    from sacristan.runs.commands import reasons_without_json, schemas
     from sacristan.runs.documents.reference import reference_page
 
     API.mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ def write_api_pages(app: Any) -> None:
             directive = f"```{{eval-rst}}\n{api_directive(package, name, exported)}\n```"
             text = directive if first == f"{package}.{name}" else f"The same as [{first}]({first}.md)."
             pages[API / f"{package}.{name}.md"] = f"# {package}.{name}\n\n{text}\n"
-    pages[API / "json.md"] = reference_page(schemas())
+    pages[API / "json.md"] = reference_page(schemas(), reasons_without_json())
     for path in set(API.glob("*.md")) - pages.keys():
         path.unlink()
     for path, text in pages.items():

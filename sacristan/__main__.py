@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from sacristan.configs.nearest import word_suggestion
 from sacristan.configs.standard_streams import OutputError, checked_output, hold_standard_descriptors
 from sacristan.runs.commands import COMMANDS, GROUPS
 from sacristan.runs.commands.terminal.arguments import Parser, add_store
@@ -102,6 +103,14 @@ def _other_lab() -> str | None:
 
 class _GroupingParser(Parser):
     """A parser whose help lists its commands by purpose."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Reject an unknown command, and name the nearest ones: all of them would fill a terminal."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            hint = word_suggestion(value, action.choices, "", most=3)
+            near = f"{hint}; " if hint else ""
+            self.exit(2, f"error: got {value!r}, which is no command; {near}{self.prog} --help lists all\n")
+        super()._check_value(action, value)
 
     def format_help(self) -> str:
         formatter = self._get_formatter()

@@ -1,10 +1,10 @@
 """The subcommands of `sacristan` for past runs, one module each.
 
 A module has `add_arguments(parser)`, which declares the arguments, and `main(arguments)`, which does the work and
-returns the exit code; one with `--json` also has `JSON`, the type of the printed document. Modules import what their
-work needs when they run, so that a shell's completion and `--help` start fast. Commands parse, call and print; the
-library computes what they print, and `sacristan.runs.commands.terminal` holds what they share. No command imports
-another.
+returns the exit code. It also has `JSON`, the type of the document that `--json` prints, or `NO_JSON`, the reason why
+there is none. Modules import what their work needs when they run, so that a shell's completion and `--help` start fast.
+Commands parse, call and print; the library computes what they print, and `sacristan.runs.commands.terminal` holds what
+they share. No command imports another.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__all__ = ["COMMANDS", "GROUPS", "schemas"]
+__all__ = ["COMMANDS", "GROUPS", "reasons_without_json", "schemas"]
 
 # The module of each command by purpose, and its line in `sacristan --help`. A command is called like its module, less
 # the underscore (PEP 8's) where the name is a keyword or a module of the standard library.
@@ -76,5 +76,15 @@ def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each command that takes `--json`, by its name."""
     from sacristan.runs.documents.schemas import schema_of
 
+    return {name: schema_of(name, kind) for name, kind in _values("JSON").items()}
+
+
+def reasons_without_json() -> dict[str, str]:
+    """Return why each of the other commands has no `--json`, by its name."""
+    return _values("NO_JSON")
+
+
+def _values(attribute: str) -> dict[str, Any]:
+    """Return an attribute of the modules that have it, by the names of their commands."""
     modules = {name.rstrip("_"): importlib.import_module(f"sacristan.runs.commands.{name}") for name in COMMANDS}
-    return {name: schema_of(name, module.JSON) for name, module in modules.items() if hasattr(module, "JSON")}
+    return {name: getattr(module, attribute) for name, module in modules.items() if hasattr(module, attribute)}

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from sacristan.runs.board.policy import Proxy
     from sacristan.runs.board.tokens import TokenFile
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it is a server"
 
 _TOKEN = "SACRISTAN_BOARD_TOKEN"
 _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,39})=(?P<where>.+)", re.DOTALL)

@@ -7,7 +7,9 @@ import argparse
 from sacristan.runs.commands.terminal.arguments import add_output, add_run, open_given, output_of
 from sacristan.runs.commands.terminal.text import print_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it writes a page to read"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

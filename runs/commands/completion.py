@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it prints a script"
 
 _EPILOG = """bash: eval "$(sacristan completion bash)" in ~/.bashrc; zsh: the same with zsh in ~/.zshrc, after compinit;
 fish: sacristan completion fish > ~/.config/fish/completions/sacristan.fish"""

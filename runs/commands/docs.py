@@ -12,7 +12,9 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.commands.terminal.text import is_terminal, print_text
 from sacristan.runs.errors import RunsError
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it prints a path"
 
 _LAB = Path(__file__).resolve().parents[2]
 _EPILOG = """Prints the path of the page: of its Markdown, or of its HTML if the documentation is built (build/docs).

@@ -8,7 +8,9 @@ from pathlib import Path
 from sacristan.runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
 from sacristan.runs.commands.terminal.becoming import begin
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it becomes the experiment's process; its record has the result: `show --json`"
 
 _EPILOG = """Give settings and recipes after `with`, as on the experiment's own command line, and options for the
 experiment after --."""

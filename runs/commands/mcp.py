@@ -9,7 +9,9 @@ import sys
 from sacristan.runs.commands.terminal.arguments import add_store_place, where_of
 from sacristan.runs.errors import needing_extra
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it is a server"
 
 _EPILOG = """The client starts this command, and speaks with it over stdin and stdout. It only reads the store, and
 ends when stdin is closed. docs/howto/let_an_agent_read_runs.md shows the configuration of clients."""

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from sacristan.runs.commands.terminal.arguments import folder_of, is_url, port, where_of
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it is a server"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -17,7 +17,9 @@ from sacristan.runs.commands.terminal.selection import (
 from sacristan.runs.errors import RunsError
 from sacristan.runs.query.texts import count_text
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it writes a page to read"
 
 _EPILOG = """The file needs only a browser: it has no script and loads nothing. With --by, curves are means of the
 groups; with --compare, the groups are compared as by `sacristan compare`."""

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.replaying import Replay
     from sacristan.runs.stores.run import Run
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it becomes the experiment's process; its record has the result: `show --json`"
 
 _EPILOG = """The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
 state is saved, so that a scheduler's requeue can resume it again. Give options for the experiment, such as -m URL,

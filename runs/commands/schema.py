@@ -6,10 +6,12 @@ import argparse
 import json
 
 from sacristan.configs.nearest import word_suggestion
-from sacristan.runs.commands import schemas
+from sacristan.runs.commands import reasons_without_json, schemas
 from sacristan.runs.errors import RunsError
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it prints a schema"
 
 _EPILOG = "Without COMMAND, all keys of all commands are printed as a page of Markdown."
 
@@ -26,8 +28,10 @@ def main(arguments: argparse.Namespace) -> int:
 
     found = schemas()
     if arguments.name is None:
-        print(reference_page(found), end="")
+        print(reference_page(found, reasons_without_json()), end="")
         return 0
+    if reason := reasons_without_json().get(arguments.name):
+        raise RunsError(f"schema: {arguments.name} has no --json: {reason}")
     if arguments.name not in found:
         hint = word_suggestion(arguments.name, found)
         raise RunsError(f"schema: got {arguments.name!r}, which is no command with --json; {hint}")

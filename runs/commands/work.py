@@ -8,7 +8,9 @@ from pathlib import Path
 from sacristan.runs.commands.terminal.arguments import Parser, number, open_given, split_rest
 from sacristan.runs.commands.terminal.text import print_text, print_to_stderr
 
-__all__ = ["add_arguments", "main"]
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it starts runs until it is stopped; `ls --follow --json` reports them"
 
 _EPILOG = """Starts queued runs (python exp.py -q with ...), each in its own record. Any number of workers share a
 queue, on all machines that can reach the store. Give options for the experiments after --, such as -m URL with the

@@ -16,10 +16,12 @@ may be one of the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 """
 
 
-def reference_page(schemas: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the page from the schemas by command: the output of each command, and the keys of each object once."""
+def reference_page(schemas: Mapping[str, Mapping[str, Any]], reasons_without_json: Mapping[str, str]) -> str:
+    """Return the page: the output of each command or why it has no JSON, and the keys of each object once."""
     lines = [_HEAD, "| command | prints |", "| --- | --- |"]
     lines += [f"| `{name}` | {_type_text(schema)} |" for name, schema in schemas.items()]
+    lines += ["", "| command | why it has no `--json` |", "| --- | --- |"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in reasons_without_json.items()]
     objects: dict[str, Mapping[str, Any]] = {}
     for schema in schemas.values():
         objects |= schema.get("$defs", {})

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -27,6 +28,10 @@ import argparse
 
 from sacristan.runs.commands.terminal.arguments import open_given
 from sacristan.runs.commands.terminal.text import print_text
+
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it prints a number"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -184,7 +189,19 @@ def test_command_is_listed_and_runs(lab):
     assert re.search(r"^ +count +count runs$", python(lab, "-m", "sacristan", "--help"), re.M)
     (lab / "none").mkdir(exist_ok=True)
     assert python(lab, "-m", "sacristan", "--store", "none", "count") == "0 runs\n"
-    assert "did you mean" in python(lab, "-m", "sacristan", "cuont", code=2)
+    assert "did you mean count" in python(lab, "-m", "sacristan", "cuont", code=2)
+
+
+@pytest.mark.slow
+def test_tests_of_all_commands_accept_a_new_one(lab):
+    shutil.copytree(LAB / "tests", lab / "tests", ignore=shutil.ignore_patterns("data", "__pycache__"))
+    shutil.copy2(LAB / "setup.cfg", lab)
+    tests = (
+        "tests/unit/runs/commands/test_table.py",
+        "tests/integration/test_json.py::test_every_command_with_json_has_a_schema",
+        "tests/integration/test_permissions.py::test_store_that_cannot_be_read_is_one_line",
+    )
+    assert " passed" in python(lab, "-m", "pytest", "-q", "-n", "0", "-m", "", *tests)
 
 
 def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting_and_ingredient(lab):
