@@ -172,10 +172,7 @@ class Ancestry:
             run = parent
 
     def pieces(self, run: Run, own: Series, read: Reader) -> list[Piece]:
-        """Return the pieces of a joined curve, oldest first; the run's own points are the last one.
-
-        `read` returns the points of an ancestor, or None if it lacks the metric.
-        """
+        """Return the pieces of a joined curve, oldest first, the run's own last; `read` may return None."""
         pieces = [(run, own)]
         first = float(np.min(own.steps)) if len(own) else -math.inf
         for parent, child in self.of(run):

@@ -79,10 +79,7 @@ def diff(old: Run, new: Run) -> Difference:
 
 
 def compare_output(old: Run, new: Run, max_bytes: int | None = None) -> str:
-    """Return the unified diff of the captured output of two runs, empty if they are equal.
-
-    Only the first `max_bytes` bytes are compared; None compares all.
-    """
+    """Return the unified diff of the captured output of two runs, or of its first `max_bytes`; empty if equal."""
     texts = (run.read_output(0, max_bytes)[0].decode("utf-8", "replace") for run in (old, new))
     return _unified("output", *texts)
 

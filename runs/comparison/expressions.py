@@ -56,13 +56,7 @@ Formula = Callable[[Values], np.ndarray]
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:
-    """A metric, or an expression of metrics, that runs may have.
-
-    Attributes:
-        text: The metric or expression as written.
-        names: The metrics that it is computed from.
-        formula: Computes it from the values of the metrics; None for a plain metric.
-    """
+    """A metric, or an expression of metrics: its text, the metrics' names, and a formula if it is no plain metric."""
 
     text: str
     names: tuple[str, ...]
@@ -70,10 +64,7 @@ class Quantity:
 
     @classmethod
     def of(cls, text: str, metrics: Collection[str]) -> Quantity:
-        """Parse a quantity; a text that is the name of a metric in `metrics` is never an expression.
-
-        Raises PlotError if it is neither.
-        """
+        """Parse a quantity; the name of a metric in `metrics` is never an expression. May raise PlotError."""
         if text in metrics:
             return cls(text, (text,))
         parser = _Parser(text)
@@ -88,10 +79,7 @@ class Quantity:
         return set(self.names) <= set(run.metrics)
 
     def each_series(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Series]]:
-        """Yield each run with the points of the quantity, at the steps that all of its metrics have.
-
-        A run that lacks a metric raises StoreError.
-        """
+        """Yield each run, which has all metrics, with the quantity's points at the steps that all of them have."""
         if self.formula is None:
             yield from each_series(runs, self.names[0])
             return
@@ -119,11 +107,7 @@ def _last_of_each_step(series: Series) -> tuple[np.ndarray, np.ndarray]:
 
 
 class _Parser:
-    """Parses one expression by recursive descent.
-
-    Attributes:
-        names: The metrics that the expression names.
-    """
+    """Parses one expression by recursive descent; `names` are the metrics that it names."""
 
     def __init__(self, text: str) -> None:
         self.names: list[str] = []

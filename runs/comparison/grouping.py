@@ -55,12 +55,8 @@ class ExcludedRun:
 class Group:
     """Runs with equal fields.
 
-    Attributes:
-        values: The fields, by the requested names.
-        label: The same as text, such as `optimizer.name=Adam`.
-        name: The values without the names, such as `Adam`.
-        repetitions: Runs by the `identity` of the values they were repeated over.
-        names: The repeated values as text, such as `seed=3`.
+    Its `label` is their text, such as `optimizer.name=Adam`, and `name` the values alone, such as `Adam`. `repetitions`
+    has runs by the `identity` of the values they were repeated over, and `names` these as text, such as `seed=3`.
     """
 
     values: dict[str, Any]
@@ -145,10 +141,7 @@ def _of_one_command(runs: Sequence[Run], by: Sequence[str]) -> tuple[list[Run], 
 
 
 def differences_within(group: Group, asked: Sequence[str]) -> str:
-    """Name settings in which a group's runs differ besides the `asked` ones, the most important first.
-
-    At most five are named, and the others counted; empty if there are none.
-    """
+    """Name up to five settings in which a group's runs differ besides the `asked` ones, the most important first."""
     return _in_words(_differing(group.runs, asked))
 
 

@@ -100,10 +100,7 @@ def sample(values: np.ndarray, confidence: float = 0.95) -> Sample:
 
 
 def mean_interval(means: np.ndarray, stds: np.ndarray, counts: np.ndarray, confidence: float) -> np.ndarray:
-    """Return half the width of Student's interval for (n,) means at once; NaN for fewer than two values.
-
-    `stds` are standard deviations with count - 1.
-    """
+    """Return half the width of Student's interval for (n,) means, with stds of count - 1; NaN below two values."""
     from scipy.special import stdtrit
 
     half = np.full(len(means), np.nan)
@@ -173,10 +170,7 @@ def welch_test(first: np.ndarray, second: np.ndarray, confidence: float = 0.95) 
 
 
 def are_paired(first: Collection[Hashable], second: Collection[Hashable]) -> bool:
-    """Tell whether to compare two groups in pairs: they share two repetitions, and half of those of each.
-
-    A few shared repetitions among many would leave most values unused.
-    """
+    """Tell whether to compare two groups in pairs: they share two repetitions, and half of those of each."""
     shared = sum(repetition in second for repetition in first)
     return shared >= max(2, len(first) / 2, len(second) / 2)
 
@@ -200,9 +194,7 @@ def repetition_test(
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """Correct p values for the number of tests, so that the chance of a single false finding stays bounded.
-
-    The order is kept.
+    """Correct p values, in their order, for the number of tests: the chance of a single false finding stays bounded.
 
     Source: Holm 1979, "A simple sequentially rejective multiple test procedure", https://www.jstor.org/stable/4615733
     """

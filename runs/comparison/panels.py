@@ -35,20 +35,15 @@ _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Options of a plot.
+    """Options of a plot: without fields in `by`, every run is drawn, else the means of groups.
 
     Attributes:
-        by: Fields that define groups, whose means are drawn; without any, every run is drawn.
-        over: Fields of a repetition; see `sacristan.runs.comparison.grouping`.
         x: `step`, `epoch`, `time` or `wall`; see `sacristan.runs.drawing.curve.curve_of`.
-        smoothing: Weight of earlier points; see `sacristan.runs.comparison.curves.smooth`.
         band: `interval`, `range` or `none`, around means.
-        confidence: Confidence of the interval.
         log_y: Use a logarithmic axis; values that are not above 0 are gaps.
         num_points: Maximum number of points of a curve, without a few beside the range.
         between: The range of positions to draw; None for the start or the end of a curve.
-        joined: Whether single runs are joined to the runs that they were started from; see
-            `sacristan.runs.comparison.curves`.
+        joined: Whether single runs are joined to the runs that they were started from.
         log_x: Choose the points for a logarithmic axis of positions, which lacks those that are not above 0.
     """
 
@@ -82,11 +77,7 @@ def make_panel(
     labels: Mapping[Run, str] | None = None,
     kept: CurveCache | None = None,
 ) -> Panel:
-    """Return one panel of all metrics; see `make_panels`.
-
-    Labels need not repeat the title. The default `labels` read the configs of all runs. `kept` caches curves between
-    panels.
-    """
+    """Return one panel of all metrics; see `make_panels`. The default `labels` read the configs of all runs."""
     runs = [run.listed() for run in runs]
     _check(runs, view)
     prefetch(runs, ["metrics", "status", "start_time"])
@@ -304,14 +295,7 @@ _OVERHEAD_BYTES = 1_000
 
 @dataclasses.dataclass(frozen=True)
 class ThinCurve:
-    """A curve of few points, and facts about all of its points.
-
-    Attributes:
-        curve: The curve, thinned.
-        num_not_finite: Number of points that are NaN or infinite.
-        num_below: Number of points that are not above 0.
-        is_any_above: Whether a finite value is above 0.
-    """
+    """A thinned curve, and of all its points the numbers that are not finite and that are not above 0."""
 
     curve: Curve
     num_not_finite: int

@@ -29,11 +29,7 @@ _PROBE = Path(configs.__file__).parents[1] / "experiments" / "probe.py"
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """A command line of a script.
-
-    Attributes:
-        text: The words after the script, as one types them.
-    """
+    """A command line of a script: the words after it, and variables before it."""
 
     text: str
     words: tuple[str, ...]

@@ -49,14 +49,7 @@ _INSTALLERS = {"pip", "uv"}
 
 @dataclasses.dataclass(frozen=True)
 class Differing:
-    """One difference.
-
-    Attributes:
-        kind: python, package, library, machine, flag, file or variable.
-        name: Name of the package, flag, file or part of the machine.
-        recorded, now: The two values; None for a missing one.
-        is_loud: Whether it can change results.
-    """
+    """One difference: of python, package, library, machine, flag, file or variable. A loud one can change results."""
 
     kind: str
     name: str
@@ -74,12 +67,7 @@ class Differing:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Comparison of this environment with the recorded one.
-
-    Attributes:
-        differences: The loud ones first.
-        notes: Sentences about parts that could not be compared.
-    """
+    """Comparison of this environment with the recorded one: differences, loud ones first, and what was not compared."""
 
     differences: tuple[Differing, ...]
     notes: tuple[str, ...]

@@ -52,13 +52,7 @@ _LONG = {
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """A process to start.
-
-    Attributes:
-        command: Interpreter, script or module, command of the experiment, `with`, config file, updates, options.
-        environment: Variables to set; an empty text removes one.
-        notes: Sentences about parts of the record that could not be used.
-    """
+    """A process to start; `environment` has the variables to set, where an empty text removes one."""
 
     command: tuple[str, ...]
     cwd: Path
@@ -138,11 +132,7 @@ def _with_torchrun(record: Record, program: Sequence[str]) -> list[str]:
 
 
 def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:
-    """Reject settings that do more than supply the passwords that a record lacks.
-
-    They are assignments such as `db.url=postgresql://ann:secret@db.lab/lab`; `hidden_settings` of the record names the
-    URLs.
-    """
+    """Reject settings that do more than supply the passwords that the `hidden_settings` of a record lack."""
     hidden = record.hidden_settings
     for setting in settings:
         name, sign, _ = setting.partition("=")

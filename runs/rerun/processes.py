@@ -37,11 +37,7 @@ kill -s KILL -- "-$0"
 
 
 class EndsWithUs(contextlib.AbstractContextManager["EndsWithUs"]):
-    """Context manager that ends a process and its group when this process ends.
-
-    Args:
-        bound_s: Seconds between SIGINT and SIGKILL.
-    """
+    """Context manager that ends a process and its group when this one ends: by SIGINT, after `bound_s` by SIGKILL."""
 
     def __init__(self, group: int, bound_s: int) -> None:
         self._watch = subprocess.Popen(
@@ -96,10 +92,7 @@ def become(launch: Launch) -> NoReturn:
 
 
 def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
-    """Run a process to its end, and return its pid and its exit code, negative for a signal.
-
-    Without an `output`, it prints to stdout and stderr of this process.
-    """
+    """Run a process to its end, and return its pid and its exit code, negative for a signal."""
     with started(launch, output) as process:
         return process.pid, process.wait()
 

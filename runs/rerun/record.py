@@ -42,13 +42,7 @@ RESUME_SETTING = "checkpoint.resume"
 
 @dataclasses.dataclass(frozen=True)
 class GitState:
-    """The recorded state of git. Stock Sacred records neither the diff nor the root.
-
-    Attributes:
-        diff: The uncommitted changes as a patch; None if the record lacks them.
-        untracked: Contents of untracked files by path.
-        problem: Why git did not read the repository when the run started; empty if it did.
-    """
+    """The recorded state of git, without diff and root for stock Sacred; `problem` says why git could not be read."""
 
     commit: str | None
     root: str | None
@@ -64,9 +58,6 @@ class Record:
 
     Each entry is read when it is first used, and once. An entry that the record lacks is None or empty. Reading raises
     `StoreError` if the record is damaged.
-
-    Attributes:
-        run: The run.
     """
 
     run: Run
@@ -313,10 +304,7 @@ def check_whole(record: Record) -> None:
 
 
 def is_written_by(run: Run, pid: int) -> bool:
-    """Tell whether a process, or one of the ranks that it started, was the last to write a run.
-
-    The run needs a lease, which names the process that wrote it and that one's parent.
-    """
+    """Tell whether a process, or a rank that it started, was the last to write a run, by the run's lease."""
     lease = run.lease or {}
     return pid in (lease.get("pid"), lease.get("ppid"))
 

@@ -29,13 +29,10 @@ _LOOK_EVERY_S = 0.2
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """A comparison of replayed points with the recorded ones.
+    """A comparison of replayed points, those of steps after `after`, up to `until`, with the recorded ones.
 
-    Attributes:
-        state: Name of the file that it started from; empty for the start of the run.
-        after, until: The replayed steps: those after `after`, up to `until`.
-        first: Metric, step, recorded and replayed value of the first point that differs; None if all are equal bit for
-            bit.
+    `state` names the file that it started from; empty for the start of the run. `first` has metric, step, recorded and
+    replayed value of the first point that differs; None if all are equal bit for bit.
     """
 
     state: str

@@ -198,10 +198,6 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
 
     The process records into the store itself, or beside it into a staging folder, from which the run is copied. Where
     the store cannot be written to, the run goes into a folder of runs of its own, which is open until the block ends.
-
-    Raises:
-        LaunchError: If an artifact version that the old run used is missing.
-        StoreError: If the store cannot be read.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -229,10 +225,7 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
                 raise LaunchError(f"run {self._old.id} used an artifact that does not exist: {error}") from error
 
     def find(self, pid: int) -> tuple[Run | None, list[str]]:
-        """Return the run that the ended process recorded, None if there is none, and notes about where it is.
-
-        A staged run is copied into the store first.
-        """
+        """Return the run that the ended process recorded, copied if it is staged, None without one; and notes."""
         return self._find_staged(pid) if self._plan.is_staged else (self._find_recorded(pid), [])
 
     def _find_recorded(self, pid: int) -> Run | None:
@@ -290,11 +283,7 @@ _ORDERLESS = frozenset(("sorted", "len", "min", "max", "any", "all", "set", "fro
 
 
 def source_differences(plan: Plan, new: Record) -> dict[str, str]:
-    """Return the unified diff of each source that differs between a run and its reproduction, by name.
-
-    None are returned if the two runs only imported different parts of the same code, which depends on how a run is
-    recorded.
-    """
+    """Return the diffs of sources between a run and its reproduction, unless both only imported different parts."""
     old = plan.record
     base = None if plan.restored is None else plan.restored.base
 
@@ -311,10 +300,7 @@ def source_differences(plan: Plan, new: Record) -> dict[str, str]:
 def cause_notes(
     plan: Plan, verdict: Verdict, sources: Mapping[str, str], differences: tuple[Differing, ...]
 ) -> Iterator[str]:
-    """Yield what may have caused a verdict, a sentence each.
-
-    `differences` are those of the environment that only the new run showed.
-    """
+    """Yield what may have caused a verdict; `differences` are those of the environment that only the new run showed."""
     if verdict.verdict == DIVERGED:
         yield from _suspect_session(plan.record, verdict)
     loud = list_text(entry.name for entry in (*plan.environment.loud, *differences))

@@ -32,12 +32,7 @@ _SUBMODULE = "160000 "
 
 @dataclasses.dataclass(frozen=True)
 class Restored:
-    """The code of a run in a folder.
-
-    Attributes:
-        folder: The folder; for a run in a repository, it stands for the root of that.
-        base: The folder that stands for the one above the sources.
-    """
+    """The code of a run in a folder, which stands for its repository's root; `base` is the folder of its sources."""
 
     folder: Path
     base: Path
@@ -48,10 +43,7 @@ class Restored:
 
 
 def restore(record: Record, folder: Path) -> Restored:
-    """Restore the code of a run into a folder that is empty or does not exist yet.
-
-    If there are no recorded sources, or one lacks its recorded content, this raises LaunchError.
-    """
+    """Restore the code of a run into an empty or new folder; LaunchError if recorded sources are missing."""
     mainfile = record.mainfile
     if not record.sources:
         raise LaunchError(f"run {record.id} has no recorded sources to restore; take today's with --in-place")

@@ -162,10 +162,7 @@ def resume_launch(
 
 
 def start_launch(run: Run, settings: Sequence[str], options: Sequence[str], *, is_fetched: bool = False) -> Launch:
-    """Return how a queued run is started in its own record.
-
-    `is_fetched` means that its folder was just copied from a database to this machine.
-    """
+    """Return how a queued run is started in its own record, whose folder may just have been fetched from a database."""
     check_has_config(run)
     folder, environment = run.folder, {}
     if folder is not None:
@@ -250,12 +247,7 @@ def _check_keeps_states(run: Run) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state of a training on disk.
-
-    Attributes:
-        step: Optimizer steps before it; None if the file does not say.
-        fault: The damage in a few words; empty for an intact file.
-    """
+    """A state of a training on disk: the optimizer steps before it, None if unknown, and what is damaged."""
 
     path: Path
     step: int | None
@@ -263,10 +255,7 @@ class State:
 
 
 def with_folder(run: Run) -> tuple[Run, Path]:
-    """Return a run as recorded in its own folder, where its states are, and that folder.
-
-    A run that stock Sacred recorded, or whose folder is not on this machine, raises LaunchError.
-    """
+    """Return a run as recorded in its own folder on this machine, where its states are, and that folder."""
     if run.uid is None:
         raise LaunchError(
             f"run {run.id} was recorded by stock Sacred, which keeps no states to resume from; reproduce it"
@@ -291,10 +280,7 @@ def _with_states(run: Run) -> Run | None:
 
 
 def states_of(run: Run, *, check: bool = False) -> list[State]:
-    """Return the states of a run's last training, the newest first; none if its folder is not on this machine.
-
-    With `check`, each file is read whole to find damage, instead of its end.
-    """
+    """Return the states of a run's last training here, newest first; `check` reads whole files for damage."""
     original = _with_states(run)
     if original is None or original.folder is None:
         return []
@@ -334,10 +320,7 @@ def _named_state(run: Run, path: Path, states: list[State], good: str) -> State:
 
 
 def kept_start(run: Run) -> Path | None:
-    """Return a run's own copy of the state that it started from; None if it has none.
-
-    In the folder of the other run, a newer state may have replaced it.
-    """
+    """Return a run's own copy of the state that it started from, as that may be replaced; None without one."""
     setting = run.get(f"config.{RESUME_SETTING}")
     original = _with_states(run)
     if original is None or original.folder is None or setting in (None, "auto"):
@@ -347,10 +330,7 @@ def kept_start(run: Run) -> Path | None:
 
 
 def start_setting(path: Path) -> str:
-    """Return the setting that starts a run from a state.
-
-    A state of a later training of its run raises LaunchError, because the setting applies to the first one.
-    """
+    """Return the setting that starts a run from a state, which must be of the first training of its run."""
     if path.absolute().parent.name.startswith("checkpoints-"):
         raise LaunchError(
             f"{path}: is a state of a later training of its run, and a new run would start its first one from it; a "

@@ -56,9 +56,6 @@ class Queue(TaskSource):
         record_to: The folder for runs of a database that have no folder on this machine.
         settings: URLs with their passwords that configs were recorded without.
         options: Options for the experiments' command lines, such as `-m URL`; they replace the recorded ones.
-
-    Attributes:
-        num_skipped: Runs that waited when none was taken last, and could not be started.
     """
 
     def __init__(
@@ -138,10 +135,7 @@ class Queue(TaskSource):
         return [*begun, *sorted(queued, key=_priority, reverse=True)]
 
     def _take(self, run: Run) -> QueuedTask | None:
-        """Claim a run; return None if another worker has it, or it cannot be taken from here.
-
-        If it waits but cannot be started here, this raises RunsError with the reason.
-        """
+        """Claim a run; None if another worker has it, or it is not for this one; RunsError if it cannot start."""
         original, is_begun = run.original(), run.status != "QUEUED"
         entry = self._entries.of(run, original)
         claims = entry.claims(is_begun=is_begun)
@@ -221,13 +215,7 @@ _LAUNCHER_OF_RANKS = "torch.distributed.run"
 
 
 class QueuedTask(WorkerTask):
-    """An attempt at a queued run.
-
-    Args:
-        run: The run, as the folder that it is recorded in has it.
-        attempt: 1 for the first one.
-        tell: Takes a sentence for the person.
-    """
+    """An attempt, the first one 1, at a queued run, which is read from the folder that it is recorded in."""
 
     def __init__(
         self,
@@ -306,10 +294,7 @@ class QueuedTask(WorkerTask):
 class QueueEntry:
     """A run of a queue that no process has begun, or that was cut off; in a folder, a database, or both.
 
-    Attributes:
-        folder: The folder that it is recorded in; None if it has none on this machine.
-        collections: Those of the database that it is delivered to; None if it is delivered to none.
-        destination: The database, if the queue is in it.
+    `collections` are of the database that it is delivered to; `destination` is the queue's own database, if it is one.
     """
 
     uid: str
@@ -329,10 +314,7 @@ class QueueEntry:
         return FolderClaims(self.folder / CLAIMS)
 
     def fail(self, lines: list[str]) -> None:
-        """Write FAILED into a run that cannot be started; one that is no longer QUEUED stays as it is.
-
-        The last lines that its process printed become the `fail_trace`.
-        """
+        """Write FAILED, and the last lines that its process printed, into a QUEUED run that cannot be started."""
         self._change("QUEUED", {"status": "FAILED", "fail_trace": lines}, datetime.now(UTC).replace(tzinfo=None))
 
     def enqueue(self) -> None:
@@ -365,11 +347,7 @@ class QueueEntry:
 
 
 class QueueEntries:
-    """Finds where runs of a queue are written down, and connects to the databases among these places.
-
-    Args:
-        options: Options of the worker for the experiments' command lines; `-m URL` may hold the password of a database.
-    """
+    """Finds where runs are written down; the worker's `options` may have the password of a database."""
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         self._options = list(options)

@@ -50,11 +50,8 @@ _SERVER = Path(__file__).with_name("warm_server.py")
 class Event:
     """Event that a process reports about its run.
 
-    Attributes:
-        kind: `ready`, when the process asks whether its run may begin; `started`, when the run is recorded; or
-            `report`, for a value of the reported metric.
-        uid: Uid of the run that has started; None if it is not recorded.
-        folder: Folder of its record; None if it has none.
+    `kind` is `ready`, when it asks whether its run may begin; `started`, with uid and folder if the run is recorded; or
+    `report`, for a value of the reported metric.
     """
 
     kind: str
@@ -69,11 +66,8 @@ class Event:
 class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
     """A Python that has imported packages, and forks a process for each launch; for any number of threads.
 
-    It begins to import when this object is made; only the first launch waits for that.
-
-    Args:
-        packages: Names of modules to import; never those of the lab.
-        environment: Variables that all processes get in addition to the environment of this one.
+    It begins to import packages, never those of the lab, when this object is made; only the first launch waits for
+    that. All processes get `environment` in addition to the environment of this one.
     """
 
     def __init__(self, packages: Iterable[str] = PACKAGES, environment: Mapping[str, str] | None = None) -> None:
@@ -178,13 +172,9 @@ class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
 
 
 class Job(contextlib.AbstractContextManager["Job"]):
-    """A process that was started; for one thread.
+    """A process that was started, and leads a process group; for one thread. `cold` says why it was not forked.
 
     Leaving its `with` block before it has ended interrupts it, as Ctrl-C does, and kills it when it takes too long.
-
-    Attributes:
-        pid: Its process id, which is also its process group.
-        cold: Why it started in a fresh Python; empty if it was forked.
     """
 
     def __init__(self, line: socket.socket, report: int) -> None:
@@ -260,10 +250,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
             self._line.send(json.dumps(answer).encode() + b"\n")
 
     def poll(self) -> int | None:
-        """Return its exit code, negative for the signal that ended it; None while it runs.
-
-        If the warm process was killed, nobody knows the code, and it is that of SIGKILL.
-        """
+        """Return its exit code, negative for a signal, that of SIGKILL if nobody knows it; None while it runs."""
         if self._code is None and self._report != -1 and select.select([self._report], [], [], 0)[0]:
             report = {} if self._is_orphan else self._read_report()
             if report or self._is_orphan:
@@ -283,10 +270,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
             self._report, self._is_orphan = process, True
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the end of the process, and return its exit code, negative for a signal.
-
-        None of `timeout` (in seconds) waits forever; None is returned if the process still runs.
-        """
+        """Wait for the end, at most `timeout` seconds; return the exit code, None if the process still runs."""
         until = None if timeout is None else time.monotonic() + timeout
         while self.poll() is None:
             left = None if until is None else max(until - time.monotonic(), 0)
@@ -295,10 +279,7 @@ class Job(contextlib.AbstractContextManager["Job"]):
         return self._code
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Send the process and its children a signal, as Ctrl-C does; a run saves its state and is INTERRUPTED.
-
-        This has no effect on a process that has ended.
-        """
+        """Send the process and its children a signal, as Ctrl-C does; a run saves its state and is INTERRUPTED."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, number)
@@ -328,8 +309,5 @@ class Job(contextlib.AbstractContextManager["Job"]):
 
 
 def wait_for_any(jobs: Iterable[Job], timeout: float | None = None) -> None:
-    """Wait until one of the jobs has reported an event or has ended, at most `timeout` seconds; None waits forever.
-
-    Without any jobs, this waits for the whole time.
-    """
+    """Wait until one of the jobs has reported an event or has ended, at most `timeout` seconds; None waits forever."""
     select.select([end for job in jobs for end in job.watched()], [], [], timeout)

@@ -129,12 +129,7 @@ def hindrance() -> str:
 
 
 class Server:
-    """Forks children for an agent, reports their ends, and ends them with the agent.
-
-    Args:
-        agent: Where requests come from; its end is that of the agent.
-        hindrance: Why no child can be forked warm; empty if they can.
-    """
+    """Forks children for an agent, reports their ends, and ends them with the agent, whose end `agent` tells."""
 
     def __init__(self, agent: socket.socket, pid: int, hindrance: str) -> None:
         self.agent = agent

@@ -35,12 +35,10 @@ _MAX_LINES = 20
 
 @dataclasses.dataclass(frozen=True)
 class Notice:
-    """Something that happened.
+    """Something that happened to a run, or to a queue or sweep, whose last run keeps the claim on the message.
 
-    Attributes:
-        run: The run that it is about, or the last one of the queue or the sweep, which keeps the claim on the message.
-        event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
-            `sweep_done`; or an alert.
+    `event` is `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
+    `sweep_done`; or an alert.
     """
 
     run: Run
@@ -198,12 +196,7 @@ class _Arrivals:
 
 
 class Outbox:
-    """Sends notices, all of one look in one message, unless somebody has sent them.
-
-    Args:
-        addresses: Where to send them; without any, notices are only passed on.
-        tell: Takes a line about a message that cannot be sent.
-    """
+    """Sends notices, all of one look in one message, unless somebody has; without addresses passes them on."""
 
     def __init__(self, store: Store, addresses: Sequence[str], tell: Callable[[str], None]) -> None:
         self._store, self._addresses, self._tell = store, list(addresses), tell

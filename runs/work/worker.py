@@ -34,13 +34,7 @@ _LOOK_S, _IDLE_S = 1.0, 2.0
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """End of the process of a task.
-
-    Attributes:
-        code: Exit code, negative for the signal that ended it.
-        has_begun: Whether its run began.
-        by_signal: Whether the worker ended because of a signal, and not because of an error.
-    """
+    """End of the process of a task; `by_signal` means that a signal ended the worker, and not an error."""
 
     code: int = 0
     has_begun: bool = False
@@ -53,10 +47,8 @@ class End:
 class WorkerTask(abc.ABC):
     """An attempt at a run that this worker has claimed.
 
-    Attributes:
-        trial: Facts for the process, as in `WarmPython.start`; none outside of a sweep.
-        timeout_s: Seconds that the process may take.
-        hears: Whether the process tells when its run begins, and asks before; see `WarmPython.start`.
+    Its `trial` has facts for the process. `hears` means that the process asks before its run begins, and tells that it
+    has; see `WarmPython.start`.
     """
 
     name: str
@@ -79,10 +71,7 @@ class WorkerTask(abc.ABC):
         return self.claims.begin(self.attempt, process)
 
     def report(self, event: Event) -> bool | None:
-        """Note a value that the process has reported, and return whether the run must end here, as PRUNED.
-
-        None if the process does not wait for an answer.
-        """
+        """Note a reported value; return whether the run must end here, as PRUNED, or None if it does not ask."""
         return None
 
     @abc.abstractmethod
@@ -131,17 +120,9 @@ class _Running:
 
 
 class Worker:
-    """Runs the tasks of a source.
+    """Runs the tasks of a source, `num_places` at a time, which share CPU threads and GPUs; `tell` takes sentences.
 
-    Args:
-        tell: Takes a sentence for the person.
-        num_places: How many processes run at a time; they share CPU threads and GPUs.
-        packages: Modules that its warm Python imports.
-        warm: A warm Python to start processes from; None makes one when the first task comes.
-
-    Attributes:
-        num_started: Processes that were started.
-        num_failed: Tasks that did not end well.
+    Without a warm Python to start processes from, it makes one when the first task comes.
     """
 
     def __init__(
@@ -284,11 +265,7 @@ _MOST_LINES, _MOST_BYTES = 20, 4096
 
 
 class Output(contextlib.AbstractContextManager["Output"]):
-    """A file that a process prints to, for a `with` block that closes it.
-
-    Args:
-        target: A stream, which is closed, or a descriptor, which stays open. Other processes may print to it as well.
-    """
+    """A file that a process prints to, for a `with` block: a stream, then closed, or a descriptor, which stays open."""
 
     def __init__(self, target: IO[bytes] | int) -> None:
         self._stream = None if isinstance(target, int) else target

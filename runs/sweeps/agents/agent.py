@@ -37,17 +37,7 @@ _FIRST_FAILURES = 3
 
 
 class Agent(TaskSource):
-    """Works on a sweep.
-
-    Args:
-        warm: Starts processes; None for an agent that only takes points.
-
-    Attributes:
-        name: Name that no other agent has.
-
-    Raises:
-        RunsError: If there is no such sweep, or its study or its runs cannot be opened.
-    """
+    """Works on a sweep; with `warm=None` it only takes points. No other agent has its `name`."""
 
     def __init__(self, home: Home, agent_options: AgentOptions, warm: WarmPython | None) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
@@ -63,10 +53,7 @@ class Agent(TaskSource):
         self._last_beat = self._last_look = -math.inf
 
     def run(self) -> int:
-        """Run points until none is left to claim, and return how many this agent has finished.
-
-        Ctrl-C raises KeyboardInterrupt once the run has saved its state.
-        """
+        """Run points until none is left to claim, and return how many this agent has finished."""
         try:
             Worker(self, _log.info, warm=self._warm).work(until_empty=True)
         finally:

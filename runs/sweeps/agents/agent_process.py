@@ -65,11 +65,7 @@ def agent_request(place: Place, id: str, agent_options: AgentOptions) -> dict[st
 
 
 class AgentProcess:
-    """An agent's process on this machine, a `StartedAgent`. It ends when the process that started it does.
-
-    Args:
-        log: A file for what its runs print.
-    """
+    """An agent's process on this machine, whose runs print to `log`. It ends when the process that started it does."""
 
     is_waiting = False
 

@@ -49,8 +49,7 @@ def run_sweep(
     """Start a sweep, continue or extend it, and run agents until it is done.
 
     `workers` holds the environment variables of each agent's runs. `check_settings` checks the settings of a point,
-    given those of all runs, before the first trial. A sweep whose trials have all failed raises RunsError; Ctrl-C
-    raises KeyboardInterrupt once the runs have saved their states.
+    given those of all runs, before the first trial.
     """
     engine.check_extras()
     check_extra(spec)
@@ -91,10 +90,7 @@ def _created(place: Place, definition: Definition, retries_failed: bool) -> Defi
 
 
 def join_sweep(place: Place, id: str, agent_options: AgentOptions, experiment: str) -> int:
-    """Work as one agent on a sweep that was started elsewhere, and return how many points this agent has finished.
-
-    A sweep of another experiment or script is rejected.
-    """
+    """Work as one agent on a sweep that was started elsewhere, and return how many points this agent has finished."""
     with contextlib.closing(place.home(id)) as home:
         _note_place(home.definition(), agent_options, experiment)
     return work(place, id, agent_options)

@@ -31,14 +31,10 @@ _CLUSTERS = ("slurm", "local", "debug")
 
 @dataclasses.dataclass(frozen=True)
 class Engine:
-    """Runs agents in one of three places.
+    """Runs agents on this machine (`local`), on the nodes of a cluster (`ray`), or as an array job (`slurm`).
 
-    Attributes:
-        name: `local`, this machine; `ray`, the nodes of a cluster; or `slurm`, the tasks of an array job.
-        address: Address of a Ray cluster; None starts one on this machine.
-        resources: Resources of each agent on a cluster: `cpus`, `gpus`, `memory_gb`; with Ray also others that its
-            nodes name.
-        slurm: Options of the job, and the `cluster`: slurm, local or debug.
+    `resources` are those of each agent on a cluster: `cpus`, `gpus`, `memory_gb`; with Ray also others that its nodes
+    name. `slurm` has options of the job, and the `cluster`: slurm, local or debug.
     """
 
     name: str = "local"
@@ -93,10 +89,7 @@ class Engine:
         workers: Sequence[dict[str, str]],
         log: Path,
     ) -> Status:
-        """Run agents on a sweep until it is done, and show its progress.
-
-        `workers` holds variables for each agent's runs on this machine; clusters set their own.
-        """
+        """Run agents on a sweep until it is done, and show its progress; `workers` is for runs on this machine."""
         if self.name == "slurm":
             from sacristan.runs.sweeps.agents.slurm_agents import run_array
 
@@ -131,10 +124,7 @@ def supervise(
     log: Path,
     start: Callable[[dict[str, Any], IO[bytes]], StartedAgent] = AgentProcess,
 ) -> Status:
-    """Run agents on a sweep until it is done, and show its progress.
-
-    `workers` holds the variables of each agent's runs. Ctrl-C raises KeyboardInterrupt once the agents have ended.
-    """
+    """Run agents on a sweep until it is done, each with variables of `workers` for its runs, and show its progress."""
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)
         before = watcher.look()
@@ -177,13 +167,7 @@ def _is_unfinished(status: Status, agent_options: AgentOptions) -> bool:
 
 
 class _Crew:
-    """The agents of one `supervise`.
-
-    Args:
-        begin: Starts an agent with these variables.
-        workers: For each agent, its variables.
-        log: Where the agents write their errors.
-    """
+    """The agents of one `supervise`, which write their errors to `log`."""
 
     def __init__(
         self, begin: Callable[[dict[str, str]], StartedAgent], workers: Sequence[dict[str, str]], log: Path
@@ -215,10 +199,7 @@ class _Crew:
             self._replace(variables, code)
 
     def reinforce(self, status: Status) -> None:
-        """Start an agent for the points of a lost one once no agent is alive: its lease may expire some time later.
-
-        If that happened often and no point was finished, this raises SweepError.
-        """
+        """Start an agent for the points of a lost one once no agent is alive: its lease may expire some time later."""
         if status.num_agents == 0:
             self._replace(self._spare, -signal.SIGKILL)
 

@@ -52,10 +52,7 @@ sys.exit(sys.argv[2] not in {node["NodeID"] for node in ray.nodes() if node["Ali
 def ray_agents(
     place: Place, definition: Definition, address: str | None, resources: Mapping[str, float]
 ) -> Iterator[Callable[[dict[str, Any], IO[bytes]], StartedAgent]]:
-    """Connect to a cluster, and yield a function that starts agents on it, for `supervise`.
-
-    Without an `address`, the cluster is the one that this process is connected to, or Ray is started on this machine.
-    """
+    """Connect to a cluster, or start Ray here, and yield a function that starts agents on it, for `supervise`."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # which keeps Ray's ports to this machine
@@ -120,11 +117,7 @@ def _connect(ray: Any, address: str | None, place: Place, lab: Path) -> None:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """Return what `address` names, such as `head:6379` or `ray://head:10001`.
-
-    Raises:
-        SweepError: If it names no port.
-    """
+    """Return what `address` names, such as `head:6379` or `ray://head:10001`; one without a port raises SweepError."""
     with contextlib.suppress(ValueError):
         parts = urlsplit(address if "://" in address else f"ray://{address}")
         if parts.hostname and (parts.port or "://" in address):
@@ -133,11 +126,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def _call(host: str, port: int) -> None:
-    """Check that a server listens there, in seconds; Ray itself would try for minutes.
-
-    Raises:
-        ConnectionError: If there is none.
-    """
+    """Check that a server listens there, in seconds; Ray itself would try for minutes."""
     try:
         socket.create_connection((host, port), _CONNECT_S).close()
     except OSError as error:
@@ -166,11 +155,7 @@ class _Head:
         self.is_lost = False
 
     def look(self) -> None:
-        """Check that the head answers, and is the one that this process is connected to.
-
-        Raises:
-            SweepError: If it was away for too long, or another one has taken its address.
-        """
+        """Check that the head answers, and is the one that this process is connected to; otherwise lose it."""
         now = time.monotonic()
         if now < self._next_look:
             return
@@ -199,11 +184,7 @@ class _Head:
             self._away_since = 0.0
 
     def lose(self, why: str) -> NoReturn:
-        """Give the cluster up.
-
-        Raises:
-            SweepError: Always.
-        """
+        """Give the cluster up, and raise SweepError."""
         self.is_lost = True
         raise SweepError(
             f"sweep.engine=ray: the head of the cluster at {self._address} was lost ({why}); runs save their states as "

@@ -124,11 +124,8 @@ CONFIDENCE, POWER = 0.95, 0.8
 class Finalist:
     """A point that was run again.
 
-    Attributes:
-        sample: n, mean, std and interval over its seeds.
-        test: The best finalist's values against these; None for the best one itself.
-        p_holm: p of the test, corrected for the number of pairs of finalists; None if there is no p.
-        is_worse: Whether the test finds it worse than the best one.
+    `test` compares the best finalist's values with these; None for the best one itself. `p_holm` is its p, corrected
+    for the number of pairs of finalists; None if there is no p.
     """
 
     name: str
@@ -140,13 +137,10 @@ class Finalist:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """The result of running finalists again.
+    """The result of running finalists again, best mean first.
 
-    Attributes:
-        finalists: Best mean first.
-        num_needed: Seeds that the first two each need to be told apart with a probability of `POWER`, if difference and
-            spread are as measured; None if the two seem equal, or have too few values.
-        text: The same in one sentence.
+    `num_needed` are the seeds that the first two each need to be told apart with a probability of `POWER`, if
+    difference and spread are as measured; None if the two seem equal, or have too few values.
     """
 
     finalists: tuple[Finalist, ...]

@@ -47,20 +47,13 @@ _GENERIC = {"name", "timeout_min", "mem_gb", "nodes", "cpus_per_task", "gpus_per
 
 
 class ArrayTask:
-    """One agent of the array, as submitit pickles it: without the password of the database.
-
-    Args:
-        request: A file with the agent's request, which only its owner can read.
-    """
+    """One agent of the array, as submitit pickles it: without the password, which the file of its request has."""
 
     def __init__(self, request: Path) -> None:
         self._request = request
 
     def __call__(self) -> int:
-        """Work until no point is left, and return the agent's exit code; a task that is preempted is requeued.
-
-        After requeueing, this raises SystemExit, so that submitit stores no result.
-        """
+        """Work until no point is left; a task that is preempted is requeued, and leaves submitit no result."""
         from submitit.core.job_environment import JobEnvironment, SignalHandler
 
         warning = JobEnvironment._usr_sig()
@@ -107,9 +100,8 @@ def run_array(
 ) -> Status:
     """Submit agents as an array job, and show the progress of the sweep until the job has ended.
 
-    The sweep must be on a file system that all nodes share. Of the `num_agents` that should work, those still alive, as
-    of an earlier array, are not submitted again. `options` are submitit's without the prefix `slurm_`, and the
-    `cluster`: slurm, local or debug. Ctrl-C raises KeyboardInterrupt, and the job continues.
+    Of the `num_agents` that should work, those still alive, as of an earlier array, are not submitted again. `options`
+    are submitit's without the prefix `slurm_`, and the `cluster`. Ctrl-C raises KeyboardInterrupt; the job continues.
     """
     folder = place.base.absolute() / "sweeps" / id / "slurm"
     with contextlib.closing(place.home(id)) as home:

@@ -48,7 +48,6 @@ class AgentOptions:
         retries: How often a point is tried again after its run or its agent was killed.
         repeat: Whether to run points whose parameters equal those of a finished one.
         deadline: When to take no more points, in seconds since 1970; None for never.
-        timeout_s: Seconds that a run may take; None for any time.
         output: File descriptor for what the runs print; None for the agent's stdout.
         lab: Folder of the experiment's sources on this machine; None if they lie where the sweep says.
     """
@@ -74,12 +73,8 @@ class AgentOptions:
 class Outcome:
     """The outcome of a run.
 
-    Attributes:
-        state: COMPLETE, PRUNED or FAIL; KILLED; or LOST, if another agent has taken the point over.
-        values: A value for each objective, if it is complete.
-        measured: Metrics that constraints name, if it is complete.
-        reason: Why it failed or was killed.
-        uid: The run's uid; None if nothing was recorded.
+    `state` is COMPLETE, with values of the objectives and of constrained metrics; PRUNED or FAIL; KILLED; or LOST, if
+    another agent has taken the point over. `uid` is None if nothing was recorded.
     """
 
     state: str
@@ -104,11 +99,7 @@ class Workplace:
 
 
 class TrialTask(WorkerTask):
-    """An attempt (from 0) at a point that the agent has claimed, with the next one of its seeds.
-
-    Args:
-        done: Called with this trial and its outcome when its process has ended.
-    """
+    """An attempt (from 0) at a point that the agent has claimed, with the next one of its seeds."""
 
     def __init__(
         self,
@@ -139,10 +130,7 @@ class TrialTask(WorkerTask):
             self.trial["version"] = point.version
 
     def following(self, attempt: int, outcomes: Sequence[Outcome]) -> TrialTask:
-        """Return the trial of the next seed of this point: `outcomes` are those of the seeds that have ended, in order.
-
-        `attempt` is this one's for the next seed, or the one after a kill.
-        """
+        """Return the trial of the next seed of this point, or of the next attempt after a kill."""
         return TrialTask(self._workplace, self.point, attempt, self._done, outcomes)
 
     # ------------------------------------------------------------------ how it starts
@@ -150,8 +138,7 @@ class TrialTask(WorkerTask):
     def prepare(self) -> Outcome | None:
         """Choose how the run starts: from its newest state if an earlier attempt left one, else from its beginning.
 
-        This waits for processes of earlier attempts, which may be about to record a run or to save a state. Returns the
-        outcome if an earlier attempt finished the run; else None, and the launch is set.
+        This waits for processes of earlier attempts. Returns the outcome if one of these finished the run; else None.
         """
         work = self._workplace
         earlier = None
@@ -293,10 +280,7 @@ def _earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run 
 
 
 def resumed(run: Run, definition: Definition) -> Launch | None:
-    """Return how the script of a sweep resumes an ended run from its newest state.
-
-    None if the run has no state on this machine, or cannot be resumed; a warning gives the reason for the latter.
-    """
+    """Return how the script of a sweep resumes an ended run from its newest state; None if it has none or cannot be."""
     try:
         if not list(run.checkpoints):
             return None

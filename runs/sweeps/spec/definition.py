@@ -26,7 +26,6 @@ class Definition:
     An extension replaces `spec`, and keeps the one before, so that points of each version can be read.
 
     Attributes:
-        spec: The spec, as `Spec.document` gives it.
         script: The main file, relative to `base` where it is below it.
         module: The main module, if the experiment is started as a module; else empty.
         base: The folder of the experiment's sources where `sweep.run` was last given.
@@ -36,7 +35,6 @@ class Definition:
         seed: Seed of the sampler, and the first seed of each trial that has several.
         count: Maximum number of points; None for all of a grid, or no limit.
         storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
-        created: When it was created, in ISO format, UTC.
         earlier: What was extended, the first version first: `spec`, `count`, and the time, `until`.
         has_retried: Whether failed points were ever given to agents again, each as a further trial of Optuna's.
     """

@@ -37,12 +37,7 @@ _read_when = mapping("{optimizer.name: sgd}")
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """One parameter of a sweep.
-
-    Attributes:
-        name: The entry of the config, dotted: `optimizer.lr`.
-        when: The values that other parameters must have for this one to be set, by their names; empty if it always is.
-    """
+    """An entry of the config, by its dotted name; `when` has the values of others for which it is set."""
 
     name: str
     distribution: Distribution
@@ -56,10 +51,7 @@ class Parameter:
 
 
 def read_parameters(where: str, value: Any) -> dict[str, Parameter]:
-    """Read the parameters of a spec, nested ones included, by their dotted names.
-
-    They are in wandb's order: sorted by name at each depth.
-    """
+    """Read the parameters of a spec by their dotted names, in wandb's order: sorted by name at each depth."""
     parameters: dict[str, Parameter] = {}
     for path, parameter in _walk(where, "", _read_nested(where, value), {}):
         _check_name(path, parameter.name, parameters)
@@ -151,11 +143,7 @@ _Product = Mapping[str, Sequence[Any]]
 class Grid:
     """The points of a grid: the first parameter changes slowest, the last one fastest.
 
-    Args:
-        before: The grid that this one extends. Its points come first, under their numbers; then the new ones.
-
-    Attributes:
-        start: Number of the first point that `before` lacks.
+    The points of a grid `before` that this one extends come first; `start` is the number of the first one behind them.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], before: Grid | None = None) -> None:

@@ -53,12 +53,7 @@ _METRIC_NAME = "the name of a metric that runs log"
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """A metric to optimize.
-
-    Attributes:
-        goal: `minimize` or `maximize`.
-        target: A value that is good enough: once a run reaches it, no other run is started. None for no target.
-    """
+    """A metric to minimize or maximize; once a run reaches its `target`, no other run is started."""
 
     name: str
     goal: str = "minimize"
@@ -123,10 +118,7 @@ def read_constraint(where: str, value: Any) -> Constraint:
 
 
 def violations(constraints: Iterable[Constraint], values: Mapping[str, float]) -> dict[str, float]:
-    """Return by how much a run breaks each constraint, by the constraint's text; see `Constraint.violation`.
-
-    If the run logged nothing, or NaN, for a constrained metric, this raises SweepError.
-    """
+    """Return by how much a run breaks each constraint, by the constraint's text; SweepError if it logged no number."""
     by_text = {}
     for constraint in constraints:
         value = values.get(constraint.metric, math.nan)
@@ -197,11 +189,7 @@ _REQUIRED = {"percentile": "percentile", "patient": "patience", "optuna_hyperban
 
 @dataclasses.dataclass(frozen=True)
 class EarlyTermination:
-    """A rule of early termination.
-
-    Attributes:
-        options: The options given; for wandb's `hyperband` with the defaults of the others.
-    """
+    """A rule of early termination with the options given; for wandb's `hyperband` with the defaults of the others."""
 
     name: str
     options: Mapping[str, Any]

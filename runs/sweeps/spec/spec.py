@@ -84,11 +84,8 @@ class Spec:
 
     Attributes:
         document: The spec as JSON holds it; `read_spec` returns an equal spec for it.
-        method: The search method, one of `sacristan.runs.sweeps.spec.search.METHODS`.
         method_options: The options of the method, by their names in Optuna.
         objectives: The metrics to optimize; none in a grid or random search that only tries points.
-        run_cap: Maximum number of points; None for no limit.
-        budget_s: Seconds after which no trial starts; None for no limit.
         notes: The parts of the spec that have no effect, one sentence each.
         before: The spec that this one extends; None in a sweep that was never extended.
     """
@@ -186,10 +183,7 @@ class Spec:
         return tuple(objective.name for objective in self.objectives)
 
     def is_reached(self, values: Sequence[float]) -> bool:
-        """Tell whether a run is good enough to end the search: it reaches every target, and there is at least one.
-
-        `values` are in the order of `objectives`.
-        """
+        """Tell whether a run ends the search: its values, in the order of `objectives`, reach every target there is."""
         pairs = zip(self.objectives, values, strict=True)
         reached = [objective.is_reached(value) for objective, value in pairs if objective.target is not None]
         return bool(reached) and all(reached)
@@ -225,8 +219,7 @@ def read_over(over: Mapping[str, Any], **others: Any) -> Spec:
     """Read the short form of a spec, its parameters alone: `{lr: [1e-3, 1e-2], dropout: {min: 0.0, max: 0.5}}`.
 
     A list holds the values of a parameter; a mapping is a parameter as in a spec, or holds nested parameters; anything
-    else is a single value. The method is grid, unless `others` names another. Those of `others` that are None are left
-    out.
+    else is a single value. The method is grid, unless `others`, without those that are None, name another.
     """
     parameters = _expanded("over", json_value("over", mapping("{lr: [1e-3, 1e-2]}")("over", over)))
     keys = {name: value for name, value in others.items() if value is not None}

@@ -178,10 +178,7 @@ def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
 
 
 def _storage(home: Home, found: Definition, wanted: Definition) -> str:
-    """Return the storage of the study: a new one if the old one was a mistake, or if the study was copied there.
-
-    If points were tried and the wanted storage lacks the study, this raises SweepError.
-    """
+    """Return the storage of the study: a new one only if no point was tried yet, or if the study was copied there."""
     if wanted.storage in ("", found.storage) or not home.last_claims([0]) or has_study(wanted):
         return wanted.storage or found.storage
     raise SweepError(

@@ -42,13 +42,10 @@ _STUDY_ID = 0
 
 
 class MongoStorage(BaseStorage):
-    """The storage of one study.
+    """The storage of one study, in `sweep_trials`, which may hold many.
 
     A trial's document holds lists that only grow: parameters, reported values and attributes, of which the last one of
     a name counts. A finished trial is never changed.
-
-    Args:
-        collections: Where the documents are: in `sweep_trials`, which may hold many studies.
     """
 
     def __init__(self, collections: Collections, name: str, outages: Outages) -> None:
@@ -179,10 +176,7 @@ class MongoStorage(BaseStorage):
         self._change(trial_id, {"$push": {"system": [key, json.dumps(value)]}})
 
     def _change(self, trial_id: int, change: Mapping[str, Any], states: Sequence[str] = tuple(_UNFINISHED)) -> bool:
-        """Change a trial that is in one of some states; return whether it was.
-
-        As Optuna expects, this raises UpdateFinishedTrialError for a finished trial, and KeyError if there is none.
-        """
+        """Change a trial that is in one of some states; return whether it was. Raises errors as Optuna expects."""
         wanted = {"_id": self._id(trial_id), "state": {"$in": list(states)}}
         after = ReturnDocument.AFTER
         changed = self._outages.ask(

@@ -43,10 +43,7 @@ _BISECTIONS = 60
 
 
 def expressed(spec: Spec, point: Mapping[str, Any]) -> dict[str, tuple[Any, BaseDistribution]] | None:
-    """Return what a sampler would have suggested for a point of any version, by label, and the distributions.
-
-    None if the space of the spec does not have the point.
-    """
+    """Return what a sampler would have suggested for a point of any version, by label; None beyond the space."""
     found = {}
     active = [parameter for parameter in in_order(spec) if parameter.is_active(point)]
     if {parameter.name for parameter in active} != point.keys():
@@ -111,9 +108,6 @@ class InSpace:
     """A storage as a sampler reads it: trials of other versions of the sweep are expressed in its own space.
 
     What samplers keep for themselves belongs to one version: the state of CMA-ES, and the generations of NSGA-II.
-
-    Args:
-        point_of: Returns the point of a trial; None if it is not whole.
     """
 
     def __init__(
@@ -166,11 +160,7 @@ class InSpace:
 
 
 class Hyperband(BasePruner):
-    """wandb's hyperband, for one study.
-
-    Args:
-        options: `eta`, `strict`, and `min_iter`, or `max_iter` and `s`.
-    """
+    """wandb's hyperband, for one study; its options are `eta`, `strict`, and `min_iter`, or `max_iter` and `s`."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._bands = bands(options)
@@ -234,14 +224,10 @@ class FixedSampler(_IndependentSampler):
 
 
 class QuasiRandomSampler(_IndependentSampler):
-    """Suggests one point of a sequence that fills the space evenly.
+    """Suggests one point of a sequence that fills the space evenly; each name is a dimension.
 
     Optuna's own counts in the study which point is next, two agents at once may get the same, and the first one is
-    random. Here the trial's number is that of the point.
-
-    Args:
-        names: All parameters, each a dimension of the sequence.
-        scramble: Whether to scramble; a Sobol sequence that is not begins in a corner.
+    random. Here the trial's number is that of the point. A Sobol sequence that is not scrambled begins in a corner.
     """
 
     def __init__(

@@ -28,9 +28,6 @@ class Outages:
 
     One that has never answered is not waited for: its address is wrong, or its server was not started. It has some
     seconds only if it accepts connections, or seems to, as a server does that hundreds of agents ask at once.
-
-    Args:
-        place: What to call the database in messages, without its password.
     """
 
     def __init__(self, place: str) -> None:
@@ -40,10 +37,9 @@ class Outages:
         self._over: float | None = None
 
     def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the database, again while it cannot be reached, and return its answer.
+        """Ask the database, again while it cannot be reached; StoreError means that it refuses, or has never answered.
 
-        `question` may be called again after an answer was lost, so it must allow for that. StoreError means that the
-        server refuses, or has never answered.
+        `question` may be called again after an answer was lost, so it must allow for that.
         """
         is_away = False
         patience = time.monotonic() + _FIRST_ANSWER_S
@@ -85,10 +81,7 @@ class Outages:
         self._is_hurried = True
 
     def let_others_beat(self, seconds: float) -> None:
-        """Wait until others had time to renew their leases after an outage, before anybody judges these.
-
-        `seconds` count from the end of the last outage; without one since the last call, this does not wait.
-        """
+        """Wait until others had some seconds since the last outage to renew their leases, which are judged next."""
         if self._over is not None and not self._is_hurried:
             time.sleep(max(self._over + seconds - time.monotonic(), 0))
             self._over = None

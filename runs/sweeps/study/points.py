@@ -49,10 +49,7 @@ QUANTILE = " (quantile)"
 
 
 def grid_point(spec: Spec, number: int, seed: int = 0) -> dict[str, Any]:
-    """Return a point of a grid, by its number from 0 to `spec.size` - 1, in wandb's order.
-
-    The points of an extension follow those before it. The `seed` matters only for a spec with `order: random`.
-    """
+    """Return a point of a grid, by its number, in wandb's order, or in that of the seed if the order is random."""
     if spec.grid is None or not 0 <= number < len(spec.grid):
         raise SweepError(f"got the point {number}, expected one of the {spec.size or 0} points of the grid")
     spec = spec.for_point(number)
@@ -83,9 +80,9 @@ def _shuffled(number: int, size: int, seed: int) -> int:
 def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
     """Return the point that the study's sampler chooses for a trial.
 
-    Laws that Optuna has are suggested as they are, under the parameter's label. Of others, such as `normal`, a quantile
-    is suggested, under the label with `QUANTILE` behind. Values that no storage holds, such as lists, are suggested as
-    JSON.
+    Distributions that Optuna has are suggested as they are, under the parameter's label. Of others, such as `normal`, a
+    quantile is suggested, under the label with `QUANTILE` behind. Values that no storage holds, such as lists, are
+    suggested as JSON.
     """
     point: dict[str, Any] = {}
     for parameter in in_order(spec):
@@ -205,10 +202,7 @@ def check_extra(spec: Spec) -> None:
 
 
 def draws_alone(spec: Spec) -> bool:
-    """Tell whether a point follows from the sweep's seed and its own number, and hardly comes twice.
-
-    Then an agent can choose its points without reading what became of the others.
-    """
+    """Tell whether an agent can choose a point from its number and the seed alone, and will hardly choose one twice."""
     parameters = spec.parameters.values()
     if spec.grid is not None:
         values = [one.distribution.values for one in parameters if isinstance(one.distribution, Choice)]
@@ -221,11 +215,10 @@ def draws_alone(spec: Spec) -> bool:
 
 
 def make_sampler(spec: Spec, seed: int, number: int) -> BaseSampler:
-    """Return the sampler for one trial.
+    """Return the sampler for one trial; for a grid, it suggests the point `number`.
 
     It has no memory of its own: what it suggests depends on the study's trials, the seed and the number. So one agent
-    with one seed suggests the same points again, after an interruption as well. For a grid, it suggests the point
-    `number`.
+    with one seed suggests the same points again, after an interruption as well.
     """
     with needing_extra("sweeps", f"the method {spec.method}"), without_experimental_warnings():
         return _make(spec, seed, number)

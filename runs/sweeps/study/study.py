@@ -48,11 +48,10 @@ class Point:
 
     Attributes:
         state: RUNNING, COMPLETE, PRUNED or FAIL.
-        values: What the objectives came to, in their order; empty as long as that is not known.
+        values: The values of the objectives; empty as long as they are unknown.
         reports: Values of the first objective that were reported, by step.
         excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
-        duration_s: Seconds from when it was taken to its end; None as long as it has none.
-        notes: What else was noted: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
+        notes: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
         first_attempt: The attempt that counts as the first: above 0 if it failed earlier, and runs again.
     """
 
@@ -92,16 +91,10 @@ class Progress:
 
 
 class Study:
-    """The study of a sweep.
+    """The study of a sweep, whose definition and spec are those of the last `renew`.
 
-    Args:
-        is_read_only: Whether nothing is written, not even that it is opened.
-        storage: Where the study is; None for where the definition says.
-
-    Attributes:
-        definition, spec: The sweep, as of the last `renew`.
-        prunes: Whether points are given up before their end.
-        draws_alone: Whether points are chosen without reading others.
+    With `is_read_only` nothing is written, not even that it is opened. `draws_alone` means that points are chosen
+    without reading others.
     """
 
     def __init__(
@@ -233,11 +226,7 @@ class Study:
         return self._point(trial)
 
     def retry(self, number: int, attempt: int) -> None:
-        """Let agents run a failed point again, as a further trial with its parameters.
-
-        The agents' first attempt follows `attempt`, which the caller has claimed; earlier runs that failed no longer
-        count.
-        """
+        """Let agents run a failed point again, as a further trial, from the attempt after `attempt` on."""
         from optuna.trial import TrialState, create_trial
 
         failed = self._trial(number)
@@ -256,10 +245,7 @@ class Study:
         return self.prunes and bool(self.optuna.pruner.prune(self.optuna, self._trial(number)))
 
     def finish_as(self, number: int, same: Point) -> None:
-        """Complete a point without running it, with the values of a complete one that has the same parameters.
-
-        The other one's number is stored as `same_as`.
-        """
+        """Complete a point without running it, as the complete one with its parameters, noted as `same_as`."""
         self._finish(number, "COMPLETE", same.values, same.excess, {"same_as": same.number})
 
     def give_back(self, number: int) -> None:
@@ -279,10 +265,7 @@ class Study:
         measured: Mapping[str, float] | None = None,
         **notes: Any,
     ) -> None:
-        """End a point as COMPLETE, PRUNED or FAIL; one that is finished stays as it is.
-
-        If a metric that a constraint names is not in `measured`, this raises SweepError.
-        """
+        """End a point as COMPLETE, PRUNED or FAIL, unless it is finished; `measured` has the constrained metrics."""
         excess = {} if measured is None else violations(self.spec.constraints, measured)
         self._finish(number, state, values, excess, notes)
 

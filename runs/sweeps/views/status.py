@@ -46,14 +46,9 @@ def say_all(lines: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """The state of a sweep.
+    """The state of a sweep: its points by number, and the numbers of the running ones and of those whose agents died.
 
-    Attributes:
-        points: All points taken so far, by number.
-        running: Numbers of the points that live agents work on.
-        abandoned: Numbers of unfinished points whose agents died.
-        best: The best completed point; with several objectives, all points that no other point beats.
-        left_s: Seconds that the rest takes at the pace so far; None if that is unknown.
+    With several objectives, `best` has all points that no other point beats. `left_s` is None if unknown.
     """
 
     id: str
@@ -84,9 +79,7 @@ class Status:
 class Watcher:
     """Reads the state of a sweep repeatedly; after the first time, only news of the study is read.
 
-    Args:
-        is_read_only: Never create or change the study, which must exist.
-        storage: The study's storage; None for the one that the sweep names.
+    With `is_read_only`, the study must exist, and is never changed.
     """
 
     def __init__(self, home: Home, *, is_read_only: bool = False, storage: BaseStorage | None = None) -> None:
@@ -126,11 +119,7 @@ def _left_s(points: dict[int, Point], limit: int, num_agents: int) -> float | No
 
 
 def best_points(points: dict[int, Point], spec: Spec) -> tuple[Point, ...]:
-    """Return the best of the completed points that meet all constraints.
-
-    With one objective, this is one point, the first of equal ones; with several, the points that no other beats; with
-    none, nothing.
-    """
+    """Return the best completed point that meets all constraints; with several objectives, all that no other beats."""
     signs = [1 if objective.goal == "minimize" else -1 for objective in spec.objectives]
     if not signs:
         return ()

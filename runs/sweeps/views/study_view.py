@@ -50,8 +50,8 @@ class StudyView:
         complete: The trials that ended with values, in order.
         parameters: Names of the searched parameters that some of these trials have.
         common: Those that all of them have.
-        importances: For each objective, by the name of the method, the share of each common parameter in the variation
-            of its values, estimated from 500 trials at most. Empty where trials are too few, or all values equal.
+        importances: For each objective and method, the share of each common parameter in the variation of its values.
+            Empty where trials are too few, or all values equal.
     """
 
     study: Study
@@ -63,10 +63,7 @@ class StudyView:
 
 
 def make_study_view(study: Study, spec: Spec | None) -> StudyView:
-    """Copy a study for people to read; the importances take seconds for hundreds of trials.
-
-    Without a spec, quantiles stay quantiles, and metrics are called `value`.
-    """
+    """Copy a study for people to read, in seconds for hundreds of trials; without a spec, quantiles stay quantiles."""
     import optuna
     from optuna.trial import TrialState
 
@@ -161,10 +158,7 @@ def _common(pairs: list[tuple[Any, BaseDistribution]]) -> BaseDistribution:
 
 
 def most_important(view: StudyView, place: int) -> list[str]:
-    """Return the parameters to draw contours of: by fANOVA the four most important of those that all trials have.
-
-    Without importances, the first common parameters are returned.
-    """
+    """Return the parameters to draw contours of: the four most important of those that all trials have."""
     return list(view.importances[place].get(FANOVA, view.common))[:_MOST_IN_CONTOURS]
 
 
@@ -181,10 +175,7 @@ FANOVA, IMPURITY = "fANOVA", "mean decrease in impurity"
 def importances_over(
     settings: Mapping[str, Sequence[float | str]], results: Sequence[float]
 ) -> dict[str, dict[str, float]]:
-    """Estimate the share of each setting in the variation of a finite result over any runs.
-
-    Returns the shares by method and setting, from 500 runs at most; nothing for fewer than three runs or equal results.
-    """
+    """Estimate the share of each setting in the variation of a finite result, from 500 runs at most, by method."""
     with needing_extra("sweeps", "importances"), without_experimental_warnings():
         import optuna
 
@@ -215,10 +206,7 @@ def _distribution(values: Sequence[float | str]) -> BaseDistribution:
 def importances_among(
     study: Study, complete: tuple[FrozenTrial, ...], parameters: tuple[str, ...], place: int
 ) -> dict[str, dict[str, float]]:
-    """Estimate the share of each parameter in the variation of an objective, as `importances_over`.
-
-    Each trial has values and all of the parameters; `place` is the objective's position.
-    """
+    """Estimate the share of each parameter in the variation of an objective; each trial has all of the parameters."""
     from optuna import importance
 
     study, complete = thinned(study, complete, MOST_RUNS)

@@ -51,10 +51,7 @@ def read_definitions(store: Store) -> tuple[list[Definition], dict[str, str]]:
 
 
 class SweepReader:
-    """Reads sweeps repeatedly; after the first time, only news of a sweep's study is read.
-
-    Several threads may use it; it serves one at a time.
-    """
+    """Reads sweeps repeatedly, and only news of their studies; serves one of several threads at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -86,10 +83,7 @@ class SweepReader:
 
 
 def importances_of(store: Store, id: str) -> tuple[dict[str, dict[str, float]], ...]:
-    """Return for each objective, by method, the share of each parameter in its variation; see `StudyView`.
-
-    This takes seconds for hundreds of trials.
-    """
+    """Return the importances of a `StudyView`, which takes seconds for hundreds of trials."""
     # In a study of its own, so that nobody waits for it.
     with (
         _home(store, id) as home,
@@ -126,11 +120,7 @@ def _place(store: Store) -> Place:
 
 
 class Digests:
-    """Digests of the sweeps beside the runs of a store.
-
-    Args:
-        tell: Takes a line about a sweep that cannot be read.
-    """
+    """Digests of the sweeps beside the runs of a store; `tell` takes a line about a sweep that cannot be read."""
 
     def __init__(self, store: Store, tell: Callable[[str], None]) -> None:
         self._store, self._tell = store, tell
