@@ -21,7 +21,8 @@ from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
 from sacristan.runs.sweeps.study.own_storage import check_storage
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.study.points import check_extra, representative
+from sacristan.runs.sweeps.study.points import representative
+from sacristan.runs.sweeps.study.samplers import check_extra
 from sacristan.runs.sweeps.views.status import (
     Status,
     Watcher,

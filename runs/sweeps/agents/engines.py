@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import logging
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,10 +18,10 @@ from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.views.status import Status, Watcher, parameters_text, say, status_lines
+from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
 from sacristan.runs.work.worker import divided_threads, last_lines
 
-__all__ = ["Engine", "display", "supervise"]
+__all__ = ["Engine", "supervise"]
 
 _RESOURCES = ("cpus", "gpus", "memory_gb")
 _CLUSTERS = ("slurm", "local", "debug")
@@ -236,51 +234,3 @@ class _Crew:
                 agent.interrupt(signal.SIGKILL)
                 agent.wait(None)
             agent.release()
-
-
-# ---------------------------------------------------------------------- display
-
-
-@contextlib.contextmanager
-def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], None]]:
-    """Yield a function that shows the status of a sweep, without lines for points that were finished in `before`."""
-    names = watcher.spec.objective_names
-    if not sys.stdout.isatty():
-        known = {number for number, point in before.points.items() if point.is_finished}
-        yield lambda status: _show_lines(status, names, known)
-        return
-    from rich.live import Live
-    from rich.text import Text
-
-    with Live(refresh_per_second=4) as live, _logging_above():
-        yield lambda status: live.update(
-            Text("\n".join(status_lines(status, names)), no_wrap=True, overflow="ellipsis"), refresh=True
-        )
-
-
-def _show_lines(status: Status, names: tuple[str, ...], known: set[int]) -> None:
-    """Show a line for each finished point that is not known yet, and add it to the known ones."""
-    for number, point in status.points.items():
-        if not point.is_finished or number in known:
-            continue
-        known.add(number)
-        values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, point.values, strict=False))
-        state = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}[point.state]
-        outcome = values if point.state != "FAIL" else point.notes.get("reason", "")
-        of = "" if status.limit is None else f"/{status.limit}"
-        say(f"[{len(known)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
-
-
-@contextlib.contextmanager
-def _logging_above() -> Iterator[None]:
-    """Let log lines go where stderr is redirected to: above the table, not into its lines."""
-    terminal = sys.__stderr__
-    streaming = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.StreamHandler)]
-    handlers = [handler for handler in streaming if handler.stream is terminal]
-    for handler in handlers:
-        handler.setStream(sys.stderr)
-    try:
-        yield
-    finally:
-        for handler in handlers:
-            handler.setStream(terminal)

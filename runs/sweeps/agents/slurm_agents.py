@@ -24,10 +24,9 @@ from typing import Any
 from sacristan.configs.slurm import requeue
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
-from sacristan.runs.sweeps.agents.engines import display
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.views.status import Status, Watcher, say
+from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
 
 __all__ = ["ArrayTask", "run_array"]
 

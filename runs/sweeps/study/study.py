@@ -21,15 +21,8 @@ from sacristan.runs.sweeps.spec.search import violations
 from sacristan.runs.sweeps.spec.spec import Spec, spec_of
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.own_storage import shared_storage
-from sacristan.runs.sweeps.study.points import (
-    FIRST_ATTEMPT,
-    NUMBER,
-    VERSION,
-    draws_alone,
-    make_pruner,
-    make_sampler,
-    suggest,
-)
+from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
+from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 if TYPE_CHECKING:
     import optuna

@@ -18,7 +18,7 @@ from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.home import Home
 from sacristan.runs.sweeps.study.own_storage import own_storage
 from sacristan.runs.sweeps.study.place import Place
-from sacristan.runs.sweeps.study.points import without_experimental_warnings
+from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 from sacristan.runs.sweeps.views.status import Status, Watcher, status_lines
 from sacristan.runs.sweeps.views.study_view import make_study_view
 from sacristan.runs.work.watching import Notice, RecentRuns

@@ -49,7 +49,7 @@ def notes_of(sessions, step, verdict=DIVERGED):
     return list(cause_notes(plan, types.SimpleNamespace(verdict=verdict, first=first), {}, ()))
 
 
-SESSIONS = [{"status": "INTERRUPTED"}, {"step": 10}, {"step": 20, "source_differences": ["nets.py"]}]
+SESSIONS = [{"status": "INTERRUPTED"}, {"step": 10}, {"step": 20, "changed_sources": ["nets.py"]}]
 
 
 @pytest.mark.parametrize(

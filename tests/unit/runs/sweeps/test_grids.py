@@ -5,7 +5,8 @@ import pytest
 
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import grid_point, make_sampler, suggest
+from sacristan.runs.sweeps.study.points import grid_point, suggest
+from sacristan.runs.sweeps.study.samplers import make_sampler
 
 NUM = 7
 

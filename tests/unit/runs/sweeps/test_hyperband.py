@@ -10,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 
 from sacristan.runs.sweeps.spec.search import bands
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import make_pruner
+from sacristan.runs.sweeps.study.samplers import make_pruner
 
 PARAMETERS = {"lr": {"min": 0.0, "max": 1.0}}
 

@@ -6,7 +6,8 @@ import optuna
 import pytest
 
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import grid_point, make_pruner, make_sampler, representative, suggest
+from sacristan.runs.sweeps.study.points import grid_point, representative, suggest
+from sacristan.runs.sweeps.study.samplers import make_pruner, make_sampler
 
 EXAMPLES = sorted((Path(__file__).parent / "examples").iterdir())
 

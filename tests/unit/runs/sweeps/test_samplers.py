@@ -11,7 +11,8 @@ from sacristan.configs.installation import install_command
 from sacristan.runs.errors import MissingExtraError
 from sacristan.runs.sweeps.spec.search import METHODS, STOPPING, violations
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.points import draws_alone, make_pruner, make_sampler, suggest
+from sacristan.runs.sweeps.study.points import suggest
+from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 
 PARAMETERS = {
     "lr": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
