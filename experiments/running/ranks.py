@@ -7,6 +7,7 @@ terminal.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import logging
@@ -83,6 +84,8 @@ def meet(world: World, experiment: sacred.Experiment, command: Any) -> Notices |
         )
     if getattr(command, "unobserved", False):
         raise ConfigError(f"{which}, but this command takes one process; start it without torchrun")
+    if not faulthandler.is_enabled():
+        faulthandler.enable(2)  # a rank that native code aborts leaves a traceback in its output, see `Notices`
     return Notices(world)
 
 
@@ -193,6 +196,7 @@ def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
         path.parent.mkdir(exist_ok=True)
         _flush()
         with path.open("ab") as stream:
+            notices.tell_output(path)
             for number in (1, 2):
                 saved.append((number, os.dup(number)))
                 os.dup2(stream.fileno(), number)

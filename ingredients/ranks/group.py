@@ -6,8 +6,10 @@ metrics, and whether to stop. Rank 0 alone writes.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime
+import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -175,7 +177,8 @@ def current() -> Ranks:
 def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
     """Join the other ranks, which all call this; `current` returns them from now on.
 
-    Raises `RankError` if a rank does not arrive within `timeout_s`.
+    Raises `RankError` if a rank does not arrive within `timeout_s`. A process that ends without `leave`, or is
+    interrupted in here, leaves when Python ends: torch's threads must have ended by then, or they abort the process.
     """
     global _current
     import torch.distributed as dist
@@ -187,14 +190,19 @@ def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
         notices.take(f"joining/{rank}", options["timeout_s"])
     notices.know_all()
     notices.watch()
-    dist.init_process_group(
-        backend_of(options["backend"]),
-        store=dist.PrefixStore("group", notices.store),
-        rank=world.rank,
-        world_size=world.size,
-        timeout=datetime.timedelta(seconds=options["timeout_s"]),
-    )
+    atexit.register(_leave_at_exit, os.getpid())
     _current = Ranks(world, notices, options)
+    try:
+        dist.init_process_group(
+            backend_of(options["backend"]),
+            store=dist.PrefixStore("group", notices.store),
+            rank=world.rank,
+            world_size=world.size,
+            timeout=datetime.timedelta(seconds=options["timeout_s"]),
+        )
+    except BaseException:
+        leave(well=False)
+        raise
     return _current
 
 
@@ -218,10 +226,16 @@ def leave(*, well: bool) -> None:
         return
     import torch.distributed as dist
 
-    if well or dist.get_backend() == "gloo":
+    if dist.is_initialized() and (well or dist.get_backend() == "gloo"):  # a user may have destroyed it
         with contextlib.suppress(RuntimeError):
             dist.destroy_process_group()
+    atexit.unregister(_leave_at_exit)
     _current = ALONE
+
+
+def _leave_at_exit(pid: int) -> None:
+    if os.getpid() == pid:  # a forked child has none of the threads
+        leave(well=False)
 
 
 def is_of_connection(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ that waits for a notice also checks for ranks that have ended, so none waits for
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import dataclasses
 import datetime
@@ -18,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from sacristan.ingredients.errors import ConfigError, RankError
@@ -147,6 +149,17 @@ _GOING_S = 0.5
 _MEET_S = 300.0
 # States of an ended rank that end the others, too.
 _BAD = ("FAILED", "INTERRUPTED")
+# What faulthandler writes at the end of a process, before a name of the signal, and these names.
+_FATAL = "Fatal Python error: "
+_SIGNALS = {
+    "Aborted": "SIGABRT",
+    "Segmentation fault": "SIGSEGV",
+    "Bus error": "SIGBUS",
+    "Illegal instruction": "SIGILL",
+    "Floating-point exception": "SIGFPE",
+}
+# Bytes at the end of a rank's output that are searched for these, and lines that are quoted.
+_TAIL_BYTES, _QUOTED = 2**18, 4
 
 
 class Notices:
@@ -224,7 +237,12 @@ class Notices:
                     self.put("failed", {**end, "rank": self.world.rank})
 
     def watch(self) -> None:
-        """Watch in a thread whether another rank has failed: the store may end with rank 0."""
+        """Watch in a thread whether another rank has failed: the store may end with rank 0.
+
+        The thread ends before Python does. A thread that is inside torch when Python ends aborts the process (SIGABRT,
+        `terminate called without an active exception`).
+        """
+        atexit.register(self._stop_watching)
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
         self._watching.start()
 
@@ -255,9 +273,13 @@ class Notices:
             others = range(1, self.world.size)
             while time.monotonic() < until and not all(map(self._knows, others)):
                 time.sleep(_POLL_S)
-        self._has_left.set()
-        if self._watching is not None:
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        if self._watching is not None and self._watching.is_alive():  # a forked child has no such thread
+            self._has_left.set()
             self._watching.join()
+        atexit.unregister(self._stop_watching)
 
     def _knows(self, rank: int) -> bool:
         return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
@@ -290,11 +312,32 @@ class Notices:
         """Return the error of a rank of this node that is gone without a notice."""
         for rank in self._others():
             if self._is_gone(rank) and self._read(f"end/{rank}") is None:
-                return RankError(
-                    f"{self._name(rank)} is gone without a word: it was killed (kill -9, or out of memory), or crashed",
-                    rank,
-                )
+                return RankError(f"{self._name(rank)} {self._end_of_output(rank)}", rank)
         return None
+
+    def tell_output(self, path: Path) -> None:
+        """Post that this rank writes its output to the end of a file from now on."""
+        self.put(f"output/{self.world.rank}", {"path": str(path.absolute()), "start": path.stat().st_size})
+
+    def _end_of_output(self, rank: int) -> str:
+        """Say how a rank ended that left no notice, by the end of its output."""
+        output = self._read(f"output/{rank}")
+        if output is None:
+            place = "on the terminal, or in the output of the job"
+        else:
+            place = f"in {output['path']}"
+            lines, fatal, crash = _tail(Path(output["path"]), output["start"]).rpartition(_FATAL)
+            if fatal:
+                name = crash.partition("\n")[0]
+                last = " | ".join(filter(None, map(str.strip, lines.splitlines()[-_QUOTED:])))
+                return (
+                    f"was ended by {_SIGNALS.get(name, name)}, raised by native code such as torch's: {last or name}; "
+                    f"its traceback is {place}; resume the run, or let torchrun do so with --max-restarts"
+                )
+        return (
+            "is gone without a word: it was killed (kill -9, or out of memory), or crashed; its last output is "
+            f"{place}, and torchrun names the signal"
+        )
 
     def _error_of(self, rank: int, end: dict[str, Any]) -> RankError:
         return RankError(f"{self._name(rank)} {_word(end)}", rank, end["status"], end["reason"])
@@ -345,6 +388,14 @@ def _abort_collectives() -> None:
     if dist.is_initialized() and dist.group.WORLD is not None and "nccl" in dist.get_backend_config():
         with contextlib.suppress(RuntimeError):
             dist.group.WORLD.abort()
+
+
+def _tail(path: Path, start: int) -> str:
+    """Return the last text of a file beyond a position; none if it cannot be read."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        stream.seek(max(start, path.stat().st_size - _TAIL_BYTES))
+        return stream.read().decode("utf-8", "replace")
+    return ""
 
 
 def _me() -> dict[str, Any]:

@@ -248,6 +248,23 @@ def test_a_killed_rank_ends_all_and_the_run_resumes_with_the_same_bits(lab, unbr
     assert_same_bits(last_state(lab, "killed"), unbroken)
 
 
+def test_a_rank_that_native_code_aborts_is_reported_with_its_signal_and_last_words(lab):
+    words = [*DROPPING, "checkpoint.resume=auto"]
+    found, ended = train(lab, "aborted", words, "1:5:terminate")
+    assert [code for code, _, _ in ended] == [1, -signal.SIGABRT]
+    assert re.search(
+        r"rank 1 \(pid \d+ on .*\) was ended by SIGABRT, raised by native code such as torch's: .*"
+        r"terminate called without an active exception; its traceback is in .*ranks/1\.txt; resume the run",
+        found["fail_trace"][-1],
+    )
+    assert b"in after_step" in found.rank_outputs[1].read()
+    # A later session does not take them for its own.
+    found, ended = train(lab, "aborted", words, "1:7:SIGKILL")
+    assert len(found.sessions) == 2
+    assert "is gone without a word" in found["fail_trace"][-1]
+    assert "its last output is in " in found["fail_trace"][-1]
+
+
 def test_a_signal_to_one_rank_ends_all_with_a_state_saved(lab):
     # Within the epoch, where no other state is due.
     words = [word for word in DROPPING if not word.startswith("checkpoint.")]
