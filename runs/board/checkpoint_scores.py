@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from sacristan.observers.record.directions import monitored_direction
-from sacristan.runs.comparison.direction import better_text
+from sacristan.runs.comparison.comparing import better_text
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import is_number

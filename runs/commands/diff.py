@@ -55,7 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _minor_statistics(metrics: Changes, runs: Sequence[Run]) -> set[str]:
     """Return the statistics of metrics to fold: all but the last and the best value, or the first that differs."""
-    from sacristan.runs.comparison.direction import direction_of
+    from sacristan.runs.comparison.comparing import direction_of
     from sacristan.runs.errors import ComparisonError
 
     differing: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""`compare`: groups of past runs against each other, by one number of each run.
+"""`compare`: groups of past runs against each other, by one number of each run, whose better direction the runs record.
 
 Every run given is either in the values of a group or among the excluded runs, with the reason.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.runs.comparison.direction import better_text, direction_of
+from sacristan.observers.record.directions import DIRECTIONS, MEASURED, base_name, monitored_direction, noted_directions
 from sacristan.runs.comparison.grouping import (
     ExcludedRun,
     Group,
@@ -24,10 +24,13 @@ from sacristan.runs.comparison.grouping import (
 )
 from sacristan.runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
 from sacristan.runs.errors import ComparisonError
+from sacristan.runs.query.names import STATISTICS
 from sacristan.runs.query.texts import count_text, is_number
+from sacristan.runs.query.times import DURATION
+from sacristan.runs.stores.prefetching import prefetch
 from sacristan.runs.stores.run import Run
 
-__all__ = ["FEW", "Comparison", "GroupResult", "PairResult", "compare"]
+__all__ = ["Comparison", "GroupResult", "PairResult", "better_text", "compare", "direction_of"]
 
 # With fewer values the spread is hardly known: with 4, Student's factor is 3.2, not 2.
 FEW = 5
@@ -152,7 +155,7 @@ def compare(
         confidence: Confidence of the intervals, between 0 and 1.
         where: A filter that the runs must meet, as for `Store.find`.
         mode: The direction that is better: `max`, `min`, or `auto`, as the runs record it; see
-            `sacristan.runs.comparison.direction.direction_of`.
+            `sacristan.runs.comparison.comparing.direction_of`.
         test: `paired`, `welch`, or `auto`: paired where two groups share at least two repetitions, and at least half
             of those of either.
         any_status: Include runs that did not complete. The value of a run that stopped early is not its final value.
@@ -341,3 +344,58 @@ def _cautions_of(part: _Measured, asked: Sequence[str]) -> Iterable[str]:
         yield f"more than one run of {', '.join(twice)}; their mean counts once"
     if mixed := differences_within(part.group, asked):
         yield f"its runs also differ in {mixed}"
+
+
+# ---------------------------------------------------------------------- the better direction
+
+
+MODES = ("auto", *DIRECTIONS)
+
+
+def direction_of(runs: Iterable[Run], field: str, mode: str = "auto") -> str:
+    """Return the better direction of a field: `max` or `min`.
+
+    With `auto` the records decide: by the noted directions (`better` in their info, of the result, the ingredient
+    `metrics` or a sweep's goal), by the monitored metric (`training.monitor` and `training.mode`), or by a name that
+    the training loop uses: accuracy, r2, loss, mae, rmse, and `duration`. Raises ComparisonError if no run records a
+    direction, or two runs contradict each other.
+    """
+    if mode not in MODES:
+        raise ComparisonError(f"mode: got {mode!r}, expected one of {', '.join(MODES)}")
+    if mode != "auto":
+        return mode
+    runs = list(runs)
+    prefetch(runs, ["info", "config"])
+    recorded: dict[str, Run] = {}
+    for run in runs:
+        direction = _recorded_by(run, field)
+        if direction is not None:
+            recorded.setdefault(direction, run)
+    if len(recorded) == 1:
+        return next(iter(recorded))
+    more = "say which: --max or --min (in Python mode='max' or mode='min')"
+    if recorded:
+        most, least = recorded["max"].id, recorded["min"].id
+        raise ComparisonError(f"{field}: run {most} records that more is better, run {least} that less is; {more}")
+    raise ComparisonError(f"{field}: no run records whether more or less of it is better; {more}")
+
+
+def _recorded_by(run: Run, field: str) -> str | None:
+    head, _, statistic = field.removeprefix("summary.").rpartition(".")
+    name = base_name(head if statistic in STATISTICS else field)
+    noted = noted_directions(run.info)
+    parts = name.split("/")
+    for length in range(len(parts), 0, -1):  # `f1/cat` is a class of `f1`
+        direction = noted.get("/".join(parts[:length]))
+        if direction is not None:
+            return direction
+    monitor, mode = run.get("config.training.monitor"), run.get("config.training.mode")
+    is_monitored = isinstance(monitor, str) and base_name(monitor) == name
+    if is_monitored and (mode in DIRECTIONS or (mode == "auto" and monitored_direction(name, mode) == "max")):
+        return monitored_direction(name, mode)
+    return {**MEASURED, DURATION: "min"}.get(name)
+
+
+def better_text(direction: str) -> str:
+    """Return `max` or `min` in words: `greater is better` or `less is better`."""
+    return "greater is better" if direction == "max" else "less is better"

@@ -156,8 +156,8 @@ class Ancestry:
             wanted = {uid for run in runs if (uid := _parent_of(run))} - self._by_uid.keys()
             if not wanted:
                 return
-            found = runs[0].store.find({"uid": {"$in": sorted(wanted)}})
-            runs = [run.listed() for run in found]
+            parents = runs[0].store.find({"uid": {"$in": sorted(wanted)}})
+            runs = [run.listed() for run in parents]
             prefetch(runs, ["metrics"])
             self._by_uid |= {run.uid: run for run in runs if run.uid}
 
@@ -257,13 +257,13 @@ def _with_epochs(pieces: Sequence[Piece]) -> tuple[list[Piece], np.ndarray]:
     kept: list[Piece] = []
     epochs: list[np.ndarray] = []
     for run, series in reversed(pieces):
-        found = run.epochs_at(series.steps)
-        if found is None:
+        numbers = run.epochs_at(series.steps)
+        if numbers is None:
             break
-        shown = found <= np.min(epochs[0]) if epochs and len(epochs[0]) else np.ones(len(found), bool)
+        shown = numbers <= np.min(epochs[0]) if epochs and len(epochs[0]) else np.ones(len(numbers), bool)
         parts = {name: getattr(series, name)[shown] for name in ("steps", "values", "times")}
         kept.insert(0, (run, dataclasses.replace(series, **parts)))
-        epochs.insert(0, found[shown])
+        epochs.insert(0, numbers[shown])
     if not kept:
         raise PlotError(
             f"run {pieces[-1][0].id}: its record has no epochs; log a metric named epoch, or draw over steps"

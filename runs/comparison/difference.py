@@ -167,10 +167,10 @@ def last_good(run: Run) -> tuple[Run, list[str]] | None:
         return None
     same = {"status": "COMPLETED", "experiment.name": run.name, "command": run.command}
     try:
-        found = run.store.find(
+        candidates = run.store.find(
             {**same, "start_time": {"$lt": run.get("start_time")}}, "-start_time", _MAX_RUNS, ("config", "display_name")
         )
     except FilterError:  # the start of a foreign record may be anything
         return None
-    pairs = [(good, differing([run.listed(), good.listed()], _CHANCE, _MAX_ENTRIES)) for good in found]
+    pairs = [(good, differing([run.listed(), good.listed()], _CHANCE, _MAX_ENTRIES)) for good in candidates]
     return min(pairs, key=lambda pair: len(pair[1]), default=None)

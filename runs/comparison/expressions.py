@@ -83,8 +83,8 @@ class Quantity:
         if self.formula is None:
             yield from each_series(runs, self.names[0])
             return
-        for found in zip(*(each_series(runs, name) for name in self.names), strict=True):
-            yield found[0][0], self._computed([series for _, series in found])
+        for pairs in zip(*(each_series(runs, name) for name in self.names), strict=True):
+            yield pairs[0][0], self._computed([series for _, series in pairs])
 
     def _computed(self, parts: Sequence[Series]) -> Series:
         assert self.formula is not None

@@ -190,13 +190,13 @@ def _singles(
     kept = CurveCache(0) if kept is None or view.joined else kept
     how = (view.x, view.smoothing, view.num_points, view.between, view.log_x, view.log_y)
     keys = dict(zip(runs, kept.keys(runs, quantity, how), strict=True))
-    known = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
-    fresh = quantity.each_series([run for run in runs if run not in known])
+    cached = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
+    fresh = quantity.each_series([run for run in runs if run not in cached])
     curves: list[Curve] = []
     joined: list[str] = []
     empty: list[str] = []
     for run, key in keys.items():
-        thinned = known.get(run)
+        thinned = cached.get(run)
         if thinned is None:
             pieces = ancestry.pieces(run, next(fresh)[1], read)
             thinned = finish.thin(smooth(run_curve(pieces, "", view.x), view.smoothing))

@@ -187,21 +187,21 @@ def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str
     (stock, noted), (ours, noted_here) = sacred, here
     if stock.is_accepted != ours.is_accepted:
         return [Mismatch("accepted", "", stock.error, ours.error)]
-    found = []
+    mismatches = []
     if stock.is_accepted:
         for one, other in zip_longest(noted["runs"], noted_here["runs"]):
             if one is None or other is None:
                 numbers = (str(len(each["runs"])) for each in (noted, noted_here))
-                found.append(Mismatch("runs", "", *numbers))
+                mismatches.append(Mismatch("runs", "", *numbers))
                 break
             old, new = one["config"], other["config"]
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            found += [Mismatch("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
+            mismatches += [Mismatch("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
             if one["result"] != other["result"]:
-                found.append(Mismatch("result", "", _text(one["result"]), _text(other["result"])))
+                mismatches.append(Mismatch("result", "", _text(one["result"]), _text(other["result"])))
     if stock.exit_code != ours.exit_code:
-        found.append(Mismatch("exit code", "", str(stock.exit_code), str(ours.exit_code)))
-    return found
+        mismatches.append(Mismatch("exit code", "", str(stock.exit_code), str(ours.exit_code)))
+    return mismatches
 
 
 def _text(value: str | None) -> str | None:

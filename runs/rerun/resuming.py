@@ -260,23 +260,23 @@ def with_folder(run: Run) -> tuple[Run, Path]:
         raise LaunchError(
             f"run {run.id} was recorded by stock Sacred, which keeps no states to resume from; reproduce it"
         )
-    found = _with_states(run)
-    if found is None or found.folder is None:
+    original = _with_states(run)
+    if original is None or original.folder is None:
         where = f"{run.document.get('folder') or 'no folder'} on {run.host or 'a machine without a name'}"
         raise LaunchError(f"run {run.id} was recorded in {where}, which holds its states; continue there")
-    return found, found.folder
+    return original, original.folder
 
 
 def _with_states(run: Run) -> Run | None:
     """Return the run as recorded in the folder of its states, the first one of a run that is recorded in several."""
-    found = run.original()
-    other = None if found is None else found.document.get("states_folder")
-    if not isinstance(other, str) or found is None or not (Path(other) / RUN).is_file():
-        return found
+    original = run.original()
+    other = None if original is None else original.document.get("states_folder")
+    if not isinstance(other, str) or original is None or not (Path(other) / RUN).is_file():
+        return original
     with contextlib.suppress(RunsError):  # a folder without a readable record is another one
         first = open_store(Path(other).parent).get(Path(other).name)
-        return first if first.uid == found.uid else found
-    return found
+        return first if first.uid == original.uid else original
+    return original
 
 
 def states_of(run: Run, *, check: bool = False) -> list[State]:

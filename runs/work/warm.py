@@ -210,9 +210,9 @@ class Job(contextlib.AbstractContextManager["Job"]):
         until = None if timeout is None else time.monotonic() + timeout
         while True:
             is_over = self.poll() is not None  # events from before its end are read after this
-            found = self._hear()
-            if found or is_over:
-                return found
+            events = self._hear()
+            if events or is_over:
+                return events
             left = None if until is None else max(until - time.monotonic(), 0)
             if not select.select(self.watched(), [], [], left)[0]:
                 return []

@@ -222,13 +222,13 @@ class Server:
     def collect(self) -> None:
         """Reap children that have ended, and kill whatever they left behind in their groups."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if found.si_pid in self.reports:
-                    send(found.si_pid, signal.SIGKILL)  # while it is not reaped, no other group gets its number
-                _, status = os.waitpid(found.si_pid, 0)
-                if found.si_pid in self.reports:
-                    self.tell(found.si_pid, code=os.waitstatus_to_exitcode(status))
-                    os.close(self.reports.pop(found.si_pid))
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid in self.reports:
+                    send(ended.si_pid, signal.SIGKILL)  # while it is not reaped, no other group gets its number
+                _, status = os.waitpid(ended.si_pid, 0)
+                if ended.si_pid in self.reports:
+                    self.tell(ended.si_pid, code=os.waitstatus_to_exitcode(status))
+                    os.close(self.reports.pop(ended.si_pid))
 
     def end(self) -> NoReturn:
         """End the children, and this process."""

@@ -152,8 +152,8 @@ class RecentRuns:
         state = (run.status, run.get("heartbeat"), run.get("stop_time"))
         if self._read.get((run.id, name), (None,))[0] != state:
             self._read[run.id, name] = state, getattr(run, name)
-        found: list[dict[str, Any]] = self._read[run.id, name][1]
-        return found
+        entries: list[dict[str, Any]] = self._read[run.id, name][1]
+        return entries
 
     def _is_told_by_run(self, notice: Notice) -> bool:
         speaks = notice.run.status != "DEAD" or notice.event.startswith("alert-")

@@ -313,9 +313,9 @@ def divided_threads(workers: int) -> dict[str, str]:
 
 def visible_gpus(environment: Mapping[str, str]) -> list[str]:
     """Return the GPUs that processes see, as `CUDA_VISIBLE_DEVICES` names them; no context is opened on any."""
-    given = environment.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
+    names = environment.get("CUDA_VISIBLE_DEVICES")
+    if names is not None:
+        return [name.strip() for name in names.split(",") if name.strip() not in ("", "-1")]
     try:
         import pynvml
 

@@ -182,8 +182,8 @@ class Agent(TaskSource):
             self.study.expire()
             self.study.progress()
         for number, last in lost.items():
-            known = self.study.point(number)
-            if (known is not None and known.is_finished) or not self._claim(number, last + 1):
+            taken = self.study.point(number)
+            if (taken is not None and taken.is_finished) or not self._claim(number, last + 1):
                 continue
             point = self.study.take(number)
             kills = point.num_kills(last + 1)

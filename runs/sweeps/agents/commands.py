@@ -199,11 +199,11 @@ def _deliver(place: Place, id: str) -> None:
 
 def _undelivered_lines(place: Place, id: str) -> list[str]:
     """Return a line with the number of ended runs that only this machine has, and the command that delivers them."""
-    found = _undelivered(place.base, id)
-    if not found:
+    labels = _undelivered(place.base, id)
+    if not labels:
         return []
-    runs = f"{len(found)} runs are" if len(found) > 1 else "1 run is"
-    where = ", ".join(dict.fromkeys(found.values()))
+    runs = f"{len(labels)} runs are" if len(labels) > 1 else "1 run is"
+    where = ", ".join(dict.fromkeys(labels.values()))
     return [f"{runs} not delivered to MongoDB at {where}; deliver: sacristan sync {place.base}"]
 
 
@@ -211,12 +211,12 @@ def _undelivered(base: Path, id: str) -> dict[Path, str]:
     """Return the folders of a sweep's runs that have ended and are not delivered, and to where they are to be."""
     if not base.is_dir():
         return {}
-    found = {}
+    labels = {}
     with open_store(base) as store:
         folders = [run.folder for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
     for folder in filter(None, folders):
         with contextlib.suppress(OSError, ValueError, TypeError):
             destination = read_destination(folder)
             if destination is not None and noted_delivery(folder) is None:
-                found[folder] = destination.label
-    return found
+                labels[folder] = destination.label
+    return labels

@@ -189,8 +189,8 @@ def _submit(
     arguments = inspect.signature(submitit.core.plugins.get_executors()[cluster].__init__).parameters
     made_with = {f"{cluster}_{name}": own.pop(name) for name in list(own) if name in arguments}
     own.pop("max_num_timeout", None)  # where tasks are not queued again
-    given = {"name": f"sweep-{id}", **{_RESOURCES[name]: value for name, value in resources.items()}, **own}
-    parameters = {name if name in _GENERIC else f"slurm_{name}": value for name, value in given.items()}
+    named = {"name": f"sweep-{id}", **{_RESOURCES[name]: value for name, value in resources.items()}, **own}
+    parameters = {name if name in _GENERIC else f"slurm_{name}": value for name, value in named.items()}
     if cluster in ("slurm", "local"):
         parameters[f"{cluster}_setup"] = setup
     try:

@@ -273,10 +273,10 @@ def _trial_launch(workplace: Workplace, settings: Mapping[str, Any]) -> Launch:
 def _earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run | None:
     """Return the newest run of a point, None if there is none; the seed counts only if the point has several seeds."""
     wanted: list[tuple[str, str, Any]] = [("meta.sweep.id", "=", sweep), ("meta.sweep.trial", "=", point)]
-    found: list[Run] = store.find(wanted)
+    runs: list[Run] = store.find(wanted)
     if seed is not None:
-        found = [run for run in found if run["meta.sweep.parameters"].get("seed") == seed]
-    return found[0] if found else None
+        runs = [run for run in runs if run["meta.sweep.parameters"].get("seed") == seed]
+    return runs[0] if runs else None
 
 
 def resumed(run: Run, definition: Definition) -> Launch | None:

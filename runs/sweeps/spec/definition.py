@@ -112,22 +112,22 @@ class Definition:
         expected = "expected a sweep that this version wrote"
         if not isinstance(document, Mapping):
             raise SweepError(f"{where}: got {document!r}, {expected}")
-        if (found := document.get("format", FORMATS[0])) not in FORMATS:  # the first versions wrote none
+        if (written := document.get("format", FORMATS[0])) not in FORMATS:  # the first versions wrote none
             use = "use the version of the lab that started the sweep"
-            raise SweepError(f"{where}: its format is {found!r}, this version reads up to {FORMATS[-1]}; {use}")
+            raise SweepError(f"{where}: its format is {written!r}, this version reads up to {FORMATS[-1]}; {use}")
         document = {"earlier": [], "has_retried": False, **document}
         names = [field.name for field in dataclasses.fields(cls)]
         if missing := [name for name in names if name not in document]:
             raise SweepError(f"{where}: got a sweep without {missing[0]!r}, {expected}")
-        known = {name: document[name] for name in names}
+        fields = {name: document[name] for name in names}
         lists = ("settings", "options", "earlier")
         for name, kind in (("id", str), ("spec", Mapping), *((name, list) for name in lists), ("seed", int)):
-            if not isinstance(known[name], kind):
-                raise SweepError(f"{where}: got {known[name]!r} as {name!r}, {expected}")
-        for version in known["earlier"]:
+            if not isinstance(fields[name], kind):
+                raise SweepError(f"{where}: got {fields[name]!r} as {name!r}, {expected}")
+        for version in fields["earlier"]:
             if not isinstance(version, Mapping) or not isinstance(version.get("spec"), Mapping):
                 raise SweepError(f"{where}: got {version!r} in 'earlier', {expected}")
-        return cls(**known | {name: tuple(known[name]) for name in lists})
+        return cls(**fields | {name: tuple(fields[name]) for name in lists})
 
 
 def lasting(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -112,9 +112,9 @@ def _check_condition(
     distribution = parameters[parent].distribution
     if not isinstance(distribution, Choice | Constant):
         raise SweepError(f"{where}: {parent} has a range, expected a parameter with values; list them")
-    known = list(map(identity, distribution.ends()))
+    possible = list(map(identity, distribution.ends()))
     for value in values:
-        if identity(value) not in known:
+        if identity(value) not in possible:
             raise SweepError(f"{where}: got {shown(value)}, expected {listing(map(repr, distribution.ends()))}")
 
 
@@ -225,8 +225,8 @@ class Grid:
     @functools.cached_property
     def _listed(self) -> list[dict[str, Any]]:
         """The new points where a grid is conditional."""
-        known = {identity(point) for grid in self._all[:-1] for point in grid._distinct}
-        return [point for point in self._distinct if identity(point) not in known]
+        earlier = {identity(point) for grid in self._all[:-1] for point in grid._distinct}
+        return [point for point in self._distinct if identity(point) not in earlier]
 
     @property
     def _distinct(self) -> list[dict[str, Any]]:
@@ -253,11 +253,11 @@ def _points_lacking(product: _Product, other: _Product) -> list[_Product]:
     rest: list[_Product] = []
     shared = dict(product)
     for name, values in product.items():
-        known = set(map(identity, other[name]))
-        new = [value for value in values if identity(value) not in known]
+        shared_values = set(map(identity, other[name]))
+        new = [value for value in values if identity(value) not in shared_values]
         if new:
             rest.append({**shared, name: new})
-        shared[name] = [value for value in values if identity(value) in known]
+        shared[name] = [value for value in values if identity(value) in shared_values]
         if not shared[name]:
             break
     return rest

@@ -151,11 +151,11 @@ class Spec:
         labels: dict[str, str] = {}
         for spec in map(self.at, range(1, self.version + 1)):
             for name, parameter in spec.parameters.items():
-                known, kind = kinds.setdefault(name, []), spec._kind(parameter)
-                if kind not in known:
-                    known.append(kind)
-                place = known.index(kind)
-                labels[name] = f"{name} ({place + 1})" if place else name
+                kinds_of_name, kind = kinds.setdefault(name, []), spec._kind(parameter)
+                if kind not in kinds_of_name:
+                    kinds_of_name.append(kind)
+                position = kinds_of_name.index(kind)
+                labels[name] = f"{name} ({position + 1})" if position else name
         return labels
 
     def _kind(self, parameter: Parameter) -> str:

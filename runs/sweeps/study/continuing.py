@@ -177,37 +177,37 @@ def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
         )
 
 
-def _storage(home: Home, found: Definition, wanted: Definition) -> str:
+def _storage(home: Home, existing: Definition, wanted: Definition) -> str:
     """Return the storage of the study: a new one only if no point was tried yet, or if the study was copied there."""
-    if wanted.storage in ("", found.storage) or not home.last_claims([0]) or has_study(wanted):
-        return wanted.storage or found.storage
+    if wanted.storage in ("", existing.storage) or not home.last_claims([0]) or has_study(wanted):
+        return wanted.storage or existing.storage
     raise SweepError(
-        f"sweep.storage: got {wanted.storage!r}, but the study of sweep {found.id} is in"
-        f" {found.storage or home.where}; leave it out, copy the study there first, or choose another sweep.id"
+        f"sweep.storage: got {wanted.storage!r}, but the study of sweep {existing.id} is in"
+        f" {existing.storage or home.where}; leave it out, copy the study there first, or choose another sweep.id"
     )
 
 
-def join(found: Definition, experiment: str, base: Path) -> list[str]:
+def join(definition: Definition, experiment: str, base: Path) -> list[str]:
     """Return notes on an agent started in another folder than its sweep; reject one of another experiment or script."""
-    if found.experiment != experiment:
+    if definition.experiment != experiment:
         raise SweepError(
-            f"sweep.id: got {found.id!r}, a sweep of the experiment {found.experiment!r}, expected one of"
-            f" {experiment!r}; give the command to the script of {found.experiment!r}"
+            f"sweep.id: got {definition.id!r}, a sweep of the experiment {definition.experiment!r}, expected one of"
+            f" {experiment!r}; give the command to the script of {definition.experiment!r}"
         )
-    here = found.located(base)
+    here = definition.located(base)
     if not here.path.is_file():
         raise SweepError(
-            f"sweep.id: got {found.id!r}, whose runs are those of {found.script}, which is not in {here.base}; put it "
-            "there, or start the agent in the folder of the sweep"
+            f"sweep.id: got {definition.id!r}, whose runs are those of {definition.script}, which is not in "
+            f"{here.base}; put it there, or start the agent in the folder of the sweep"
         )
-    return _place_notes(found, here)
+    return _place_notes(definition, here)
 
 
-def _place_notes(found: Definition, here: Definition) -> list[str]:
-    (script, folder), (other, other_folder) = ((one.module or one.path, one.cwd) for one in (found, here))
-    if (found.base, script, folder) == (here.base, other, other_folder):
+def _place_notes(existing: Definition, here: Definition) -> list[str]:
+    (script, folder), (other, other_folder) = ((one.module or one.path, one.cwd) for one in (existing, here))
+    if (existing.base, script, folder) == (here.base, other, other_folder):
         return []
     return [
-        f"sweep {found.id} was started by {script} in {folder}; runs that start now are those of {other} in"
+        f"sweep {existing.id} was started by {script} in {folder}; runs that start now are those of {other} in"
         f" {other_folder}"
     ]

@@ -81,10 +81,10 @@ class MongoStorage(BaseStorage):
         self._trials, self._numbers, self._unfinished = {}, [], set()
 
     def _study(self) -> dict[str, Any]:
-        found = self._outages.ask(lambda: self._documents.find_one({"_id": self._name}))
-        if found is None:
+        document = self._outages.ask(lambda: self._documents.find_one({"_id": self._name}))
+        if document is None:
             raise KeyError(self._name)
-        return found
+        return document
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         self._set_study_attribute("user", key, value)
@@ -119,11 +119,11 @@ class MongoStorage(BaseStorage):
 
     def get_all_studies(self) -> list[FrozenStudy]:
         try:
-            found = self._study()
+            document = self._study()
         except KeyError:
             return []
-        directions = [StudyDirection[name] for name in found["directions"]]
-        user, system = _attributes(found, "user"), _attributes(found, "system")
+        directions = [StudyDirection[name] for name in document["directions"]]
+        user, system = _attributes(document, "user"), _attributes(document, "system")
         return [FrozenStudy(self._name, None, user, system, _STUDY_ID, directions=directions)]
 
     # ------------------------------------------------------------------ writing trials
@@ -191,12 +191,12 @@ class MongoStorage(BaseStorage):
     # ------------------------------------------------------------------ reading trials
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        known = self._trials.get(trial_id)
-        if known is None or not known.state.is_finished():
-            found = self._outages.ask(lambda: self._documents.find_one({"_id": self._id(trial_id)}))
-            if found is None:
+        trial = self._trials.get(trial_id)
+        if trial is None or not trial.state.is_finished():
+            document = self._outages.ask(lambda: self._documents.find_one({"_id": self._id(trial_id)}))
+            if document is None:
                 raise KeyError(f"the study {self._name} has no trial {trial_id}")
-            self._keep(found)
+            self._keep(document)
         return self._trials[trial_id]
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
@@ -215,8 +215,8 @@ class MongoStorage(BaseStorage):
     ) -> list[FrozenTrial]:
         if states is not None and not any(state in states for state in TrialState if state.is_finished()):
             wanted = self._of_trials(states)  # few, for which the others need not be read
-            found = self._outages.ask(lambda: list(self._documents.find(wanted).sort("_id", 1)))
-            return [_trial(document) for document in found]
+            documents = self._outages.ask(lambda: list(self._documents.find(wanted).sort("_id", 1)))
+            return [_trial(document) for document in documents]
         self._read()
         trials = [self._trials[number] for number in self._numbers]
         if states is not None:

@@ -44,7 +44,7 @@ _BISECTIONS = 60
 
 def expressed(spec: Spec, point: Mapping[str, Any]) -> dict[str, tuple[Any, BaseDistribution]] | None:
     """Return what a sampler would have suggested for a point of any version, by label; None beyond the space."""
-    found = {}
+    suggestions = {}
     active = [parameter for parameter in in_order(spec) if parameter.is_active(point)]
     if {parameter.name for parameter in active} != point.keys():
         return None
@@ -57,22 +57,22 @@ def expressed(spec: Spec, point: Mapping[str, Any]) -> dict[str, tuple[Any, Base
         suggestion = _suggestion_of(spec, parameter, value)
         if suggestion is None or not suggestion[2]._contains(suggestion[2].to_internal_repr(suggestion[1])):
             return None
-        found[f"{label}{suggestion[0]}"] = suggestion[1:]
-    return found
+        suggestions[f"{label}{suggestion[0]}"] = suggestion[1:]
+    return suggestions
 
 
 def _suggestion_of(spec: Spec, parameter: Parameter, value: Any) -> tuple[str, Any, BaseDistribution] | None:
     """Return how the name of a suggestion ends, its value and its distribution."""
     values, distribution = spec.choices_of(parameter), parameter.distribution
     if values is not None:
-        place = _position(values, value)
-        given = choices(values)
-        return None if place is None else ("", given[place], CategoricalDistribution(given))
+        position = _position(values, value)
+        categories = choices(values)
+        return None if position is None else ("", categories[position], CategoricalDistribution(categories))
     if isinstance(distribution, Choice):
-        place = _position(distribution.values, value)
-        if place is None or distribution.probabilities is None:
+        position = _position(distribution.values, value)
+        if position is None or distribution.probabilities is None:
             return None
-        middle = sum(distribution.probabilities[:place]) + distribution.probabilities[place] / 2
+        middle = sum(distribution.probabilities[:position]) + distribution.probabilities[position] / 2
         return QUANTILE, middle, FloatDistribution(0.0, 1.0)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -133,14 +133,14 @@ class InSpace:
         if self._version_of(trial) == self._spec.version:
             return trial
         point = self._point_of(trial)
-        found = None if point is None else expressed(self._spec, point)
-        if found is None:
+        suggestions = None if point is None else expressed(self._spec, point)
+        if suggestions is None:
             return None
         seen = create_trial(
             state=trial.state,
             values=trial.values,
-            params={name: value for name, (value, _) in found.items()},
-            distributions={name: distribution for name, (_, distribution) in found.items()},
+            params={name: value for name, (value, _) in suggestions.items()},
+            distributions={name: distribution for name, (_, distribution) in suggestions.items()},
             user_attrs=trial.user_attrs,
             system_attrs={name: value for name, value in trial.system_attrs.items() if name.startswith("constraints")},
             intermediate_values=trial.intermediate_values,
@@ -302,9 +302,9 @@ def _end_of_last_line(stream: RawIOBase) -> int:
     while end:
         start = max(end - 4096, 0)
         stream.seek(start)
-        found = stream.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return start + found + 1
+        line_end = stream.read(end - start).rfind(b"\n")
+        if line_end >= 0:
+            return start + line_end + 1
         end = start
     return 0
 

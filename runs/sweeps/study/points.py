@@ -83,8 +83,8 @@ def _suggested(spec: Spec, parameter: Parameter, trial: Trial) -> Any:
     name, distribution = spec.labels[parameter.name], parameter.distribution
     values = spec.choices_of(parameter)
     if values is not None:
-        given = choices(values)
-        return values[given.index(trial.suggest_categorical(name, given))]
+        categories = choices(values)
+        return values[categories.index(trial.suggest_categorical(name, categories))]
     if isinstance(distribution, Constant):
         return distribution.value
     if isinstance(distribution, Integers):

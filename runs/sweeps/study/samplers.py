@@ -96,11 +96,11 @@ def _make(spec: Spec, seed: int, number: int) -> BaseSampler:
 
 def _on_grid(spec: Spec, point: dict[str, Any]) -> dict[str, Any]:
     """Return what is to be suggested at a point of the grid, by label."""
-    found = {}
+    suggestions = {}
     for name, value in point.items():
         values = spec.choices_of(spec.parameters[name])
-        found[spec.labels[name]] = value if values is None else choices(values)[position_of(values, value)]
-    return found
+        suggestions[spec.labels[name]] = value if values is None else choices(values)[position_of(values, value)]
+    return suggestions
 
 
 def make_pruner(spec: Spec) -> BasePruner | None:

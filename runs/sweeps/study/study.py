@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["Point", "Progress", "Study"]
+__all__ = ["Point", "Study", "SweepProgress"]
 
 # The attribute of a trial that counts how often its agent was interrupted, which is no fault of the point.
 _GIVEN_BACK = "given_back"
@@ -75,7 +75,7 @@ class Point:
 
 
 @dataclasses.dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """Progress of a sweep: the number of points ever taken, the unfinished ones, and how many have ended, by state."""
 
     num_taken: int
@@ -158,10 +158,10 @@ class Study:
         """Let the next read return what other agents have written by now; without this it may be a moment behind."""
         self._home.expire()
 
-    def progress(self) -> Progress:
+    def progress(self) -> SweepProgress:
         """Read what other agents have written, for the methods below as well, and return the progress of the sweep."""
         self._read()
-        return Progress(len(self._read_numbers), frozenset(self._unfinished), dict(self._counts))
+        return SweepProgress(len(self._read_numbers), frozenset(self._unfinished), dict(self._counts))
 
     def num_taken(self) -> int:
         """Return how many points were ever taken, without reading them if each has one trial."""
@@ -274,8 +274,8 @@ class Study:
                 self._storage.set_trial_system_attr(trial_id, f"constraints:{text}", value)
             for name, note in notes.items():
                 self._storage.set_trial_user_attr(trial_id, name, note)
-            told = list(values) or ([0.0] if state == "COMPLETE" else None)
-            self._storage.set_trial_state_values(trial_id, TrialState[state], told)
+            results = list(values) or ([0.0] if state == "COMPLETE" else None)
+            self._storage.set_trial_state_values(trial_id, TrialState[state], results)
         except UpdateFinishedTrialError:
             return  # another agent saw it through
 
@@ -295,19 +295,19 @@ class Study:
 
     def _known(self, trials: Iterable[FrozenTrial]) -> dict[int, FrozenTrial]:
         """Return trials by the numbers of their points, the last one of each, and note which ones they are."""
-        found: dict[int, FrozenTrial] = {}
+        trial_of: dict[int, FrozenTrial] = {}
         for trial in trials:
             number = trial.user_attrs.get(NUMBER)
-            if number is not None and (number not in found or _first(found[number]) < _first(trial)):
-                found[number] = trial
-        for number, trial in found.items():
+            if number is not None and (number not in trial_of or _first(trial_of[number]) < _first(trial)):
+                trial_of[number] = trial
+        for number, trial in trial_of.items():
             if self._ids.get(number, trial._trial_id) != trial._trial_id:  # it had failed, and runs again
                 self._ended.pop(number, None)
                 if number in self._read_numbers - self._unfinished:
                     self._counts -= collections.Counter(["FAIL"])
                     self._unfinished.add(number)
             self._ids[number] = trial._trial_id
-        return found
+        return trial_of
 
     def _trial(self, number: int) -> FrozenTrial:
         """Return the trial of a point as it is now."""

@@ -209,8 +209,8 @@ def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], Non
     """Yield a function that shows the status of a sweep, without lines for points that were finished in `before`."""
     names = watcher.spec.objective_names
     if not sys.stdout.isatty():
-        known = {number for number, point in before.points.items() if point.is_finished}
-        yield lambda status: _show_lines(status, names, known)
+        finished = {number for number, point in before.points.items() if point.is_finished}
+        yield lambda status: _show_lines(status, names, finished)
         return
     from rich.live import Live
     from rich.text import Text
@@ -221,17 +221,17 @@ def display(before: Status, watcher: Watcher) -> Iterator[Callable[[Status], Non
         )
 
 
-def _show_lines(status: Status, names: tuple[str, ...], known: set[int]) -> None:
+def _show_lines(status: Status, names: tuple[str, ...], shown: set[int]) -> None:
     """Show a line for each finished point that is not known yet, and add it to the known ones."""
     for number, point in status.points.items():
-        if not point.is_finished or number in known:
+        if not point.is_finished or number in shown:
             continue
-        known.add(number)
+        shown.add(number)
         values = ", ".join(f"{name} {value:.6g}" for name, value in zip(names, point.values, strict=False))
         state = {"COMPLETE": "done", "PRUNED": "pruned", "FAIL": "failed"}[point.state]
         outcome = values if point.state != "FAIL" else point.notes.get("reason", "")
         of = "" if status.limit is None else f"/{status.limit}"
-        say(f"[{len(known)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
+        say(f"[{len(shown)}{of}] trial {number} {state}: {outcome}  {parameters_text(point)}")
 
 
 @contextlib.contextmanager

@@ -91,11 +91,11 @@ def _with_values(trials: list[FrozenTrial], spec: Spec | None) -> list[FrozenTri
     from optuna.trial import create_trial
 
     points = [_values(trial, spec) for trial in trials]
-    found: dict[str, list[tuple[Any, BaseDistribution]]] = {}
+    pairs_of: dict[str, list[tuple[Any, BaseDistribution]]] = {}
     for point in points:
         for name, pair in point.items():
-            found.setdefault(name, []).append(pair)
-    distributions = {name: _common(pairs) for name, pairs in found.items()}
+            pairs_of.setdefault(name, []).append(pair)
+    distributions = {name: _common(pairs) for name, pairs in pairs_of.items()}
     return [
         create_trial(
             state=trial.state,
@@ -115,23 +115,26 @@ def _values(trial: FrozenTrial, spec: Spec | None) -> dict[str, tuple[Any, BaseD
 
     spec = spec and spec.at(trial.user_attrs.get(VERSION, 1))
     names = {} if spec is None else {label: name for name, label in spec.labels.items() if name in spec.parameters}
-    found: dict[str, tuple[Any, BaseDistribution]] = {}
+    values: dict[str, tuple[Any, BaseDistribution]] = {}
     for label, value in trial.params.items():
         name = names.get(label.removesuffix(QUANTILE), label)
         is_quantile = spec is not None and label.endswith(QUANTILE) and name != label
         distribution = spec.parameters[name].distribution if spec is not None and is_quantile else None
         if isinstance(distribution, Reals):
             drawn = float(distribution.ppf(value))
-            found[name] = drawn, FloatDistribution(drawn, drawn, log=drawn > 0 and distribution.shape.startswith("log"))
+            values[name] = (
+                drawn,
+                FloatDistribution(drawn, drawn, log=drawn > 0 and distribution.shape.startswith("log")),
+            )
         elif isinstance(distribution, Choice):
-            given = choices(distribution.values)
-            found[name] = (
-                given[position_of(distribution.values, distribution.ppf(value))],
-                CategoricalDistribution(given),
+            categories = choices(distribution.values)
+            values[name] = (
+                categories[position_of(distribution.values, distribution.ppf(value))],
+                CategoricalDistribution(categories),
             )
         else:
-            found[name] = value, trial.distributions[label]
-    return found
+            values[name] = value, trial.distributions[label]
+    return values
 
 
 def _common(pairs: list[tuple[Any, BaseDistribution]]) -> BaseDistribution:

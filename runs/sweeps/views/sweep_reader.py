@@ -134,7 +134,7 @@ class Digests:
         for run in recent.runs:
             if isinstance(sweep := run.get(SWEEP), str):
                 by_sweep.setdefault(sweep, []).append(run)
-        found = []
+        notices = []
         for id, runs in by_sweep.items():
             last = max(runs, key=lambda run: run.uid or "")
             is_open = any(run.status in ("RUNNING", "QUEUED") for run in runs)
@@ -142,8 +142,8 @@ class Digests:
                 continue
             text = self._text(id)
             if text is not None:
-                found.append(Notice(last, "sweep_done", text, "success"))
-        return found
+                notices.append(Notice(last, "sweep_done", text, "success"))
+        return notices
 
     def _text(self, id: str) -> str | None:
         """Return the digest of a sweep; None if it is not done or cannot be read."""

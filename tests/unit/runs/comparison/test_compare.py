@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from sacristan.runs.comparison.comparing import compare
+from sacristan.runs.comparison.comparing import compare, direction_of
 from sacristan.runs.comparison.difference import diff
-from sacristan.runs.comparison.direction import direction_of
 from sacristan.runs.comparison.grouping import group_runs
 from sacristan.runs.comparison.reporting import (
     as_latex,
