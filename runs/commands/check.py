@@ -10,7 +10,7 @@ from sacristan.runs.commands.terminal.arguments import add_json
 from sacristan.runs.commands.terminal.text import Progress, print_json, print_text
 from sacristan.runs.errors import LaunchError, naming_os_errors
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.rerun.checking import CheckedLine, Mismatch, check_lines, command_lines
+from sacristan.runs.rerun.checking import CheckedLine, Difference, check_lines, command_lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -101,7 +101,7 @@ def _print(line: CheckedLine) -> None:
         print_text(f"         both fail: {line.here.error}")
 
 
-def _sentence(difference: Mismatch) -> str:
+def _sentence(difference: Difference) -> str:
     if difference.kind == "accepted":
         where, error = ("here", difference.here) if difference.here else ("by stock Sacred", difference.sacred)
         return f"rejected {where}: {error}"

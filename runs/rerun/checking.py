@@ -22,7 +22,7 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.processes import end_text, started
 
-__all__ = ["CheckedLine", "CommandLine", "Mismatch", "Side", "check_lines", "command_lines"]
+__all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
 
 _PROBE = Path(configs.__file__).parents[1] / "experiments" / "probe.py"
 
@@ -52,8 +52,8 @@ class Side:
 
 
 @dataclasses.dataclass(frozen=True)
-class Mismatch:
-    """One difference between the two libraries.
+class Difference:
+    """One difference between the two.
 
     Attributes:
         kind: `accepted`, `config`, `result`, `runs` (their number) or `exit code`.
@@ -83,7 +83,7 @@ class CheckedLine:
     text: str
     sacred: Side
     here: Side
-    differences: list[Mismatch]
+    differences: list[Difference]
     varying: list[str]
 
 
@@ -183,24 +183,24 @@ def _probed(side: str, extent: str, script: Path, line: CommandLine) -> tuple[Si
     return Side(error is None, None if error is None else redact(error), code), noted
 
 
-def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Mismatch]:
+def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Difference]:
     (stock, noted), (ours, noted_here) = sacred, here
     if stock.is_accepted != ours.is_accepted:
-        return [Mismatch("accepted", "", stock.error, ours.error)]
+        return [Difference("accepted", "", stock.error, ours.error)]
     mismatches = []
     if stock.is_accepted:
         for one, other in zip_longest(noted["runs"], noted_here["runs"]):
             if one is None or other is None:
                 numbers = (str(len(each["runs"])) for each in (noted, noted_here))
-                mismatches.append(Mismatch("runs", "", *numbers))
+                mismatches.append(Difference("runs", "", *numbers))
                 break
             old, new = one["config"], other["config"]
             names = [name for name in {**old, **new} if old.get(name) != new.get(name)]
-            mismatches += [Mismatch("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
+            mismatches += [Difference("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
             if one["result"] != other["result"]:
-                mismatches.append(Mismatch("result", "", _text(one["result"]), _text(other["result"])))
+                mismatches.append(Difference("result", "", _text(one["result"]), _text(other["result"])))
     if stock.exit_code != ours.exit_code:
-        mismatches.append(Mismatch("exit code", "", str(stock.exit_code), str(ours.exit_code)))
+        mismatches.append(Difference("exit code", "", str(stock.exit_code), str(ours.exit_code)))
     return mismatches
 
 

@@ -49,7 +49,14 @@ _INSTALLERS = {"pip", "uv"}
 
 @dataclasses.dataclass(frozen=True)
 class Differing:
-    """One difference: of python, package, library, machine, flag, file or variable. A loud one can change results."""
+    """One difference.
+
+    Attributes:
+        kind: python, package, library, machine, flag, file or variable.
+        name: Name of the package, flag, file or part of the machine.
+        recorded, now: The two values; None for a missing one.
+        is_loud: Whether it can change results.
+    """
 
     kind: str
     name: str
