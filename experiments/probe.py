@@ -29,14 +29,14 @@ def main(words: list[str]) -> None:
     The words are `sacred` or `sacristan`; `config` or `run`; the file to write to; the script, or the name of a module;
     and its words.
     """
-    side, extent, outcome, script, *given = words
+    side, extent, outcome, script, *steps = words
     probe = _Probe(Path(outcome), is_started=extent == "run")
     is_file = script.endswith(".py")
     sys.path[0] = str(Path(script).resolve().parent if is_file else Path.cwd())
     try:
         experiment = _stock() if side == "sacred" else _ours()
         probe.watch(experiment)
-        sys.argv = [script, *given]
+        sys.argv = [script, *steps]
         if is_file:
             runpy.run_path(script, run_name="__main__")
         else:

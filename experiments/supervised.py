@@ -145,8 +145,8 @@ def predict(_config: Map, _run: LabRun, seed: int) -> int:
     batches = data.make_test_data(seed, where, checkpoint.load_preparation(), needs_targets=False)
     criterion, network, precision = _build(batches, where, seed, _config)
     checkpoint.load_model(network, _config)
-    found = loop.predict(network, batches.test, criterion, precision)
-    return results.record_predictions(_run, found, batches, _config.export.predictions)
+    predictions = loop.predict(network, batches.test, criterion, precision)
+    return results.record_predictions(_run, predictions, batches, _config.export.predictions)
 
 
 def export(_config: Map, _run: LabRun, seed: int) -> float:
@@ -167,6 +167,6 @@ def main(_config: Map, _run: LabRun, seed: int) -> float | None:
     criterion, network, precision = _build(batches, where, seed, _config, pretrained=True)
     results.record_graph(_run, network, batches)
     train(_run, _config, network, batches, criterion, precision)
-    measured, found = loop.evaluate_and_predict(network, batches.test, criterion, precision)
-    results.report_cases(_run, found, batches, criterion)
+    measured, predictions = loop.evaluate_and_predict(network, batches.test, criterion, precision)
+    results.report_cases(_run, predictions, batches, criterion)
     return results.report_test(_run, measured, criterion)

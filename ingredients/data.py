@@ -255,8 +255,8 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
 
     ranks = current()
     with ranks.first_on_node():
-        known = {_expected(getattr(_run, "expected_data", None)), None if start is None else start.data}
-        prepared = load(_config, seed, start=None if _config.new_split else start, known=known)
+        fingerprints = {_expected(getattr(_run, "expected_data", None)), None if start is None else start.data}
+        prepared = load(_config, seed, start=None if _config.new_split else start, known=fingerprints)
     _check_data(prepared, ranks, _config, _run)
     split = prepared.preparation.split
     recorded: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}

@@ -214,10 +214,10 @@ def _place(run: Any) -> Place:
     """Return the folder or database of the sweeps for a run with these observers."""
     from sacristan.runs.sweeps.study.place import Place
 
-    given = run.launch_options.get("--file_storage")
+    folder = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
-    if given is not None:  # beside what the experiment records to by itself
-        bases.insert(0, Path(given))
+    if folder is not None:  # beside what the experiment records to by itself
+        bases.insert(0, Path(folder))
     databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
     return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
 
@@ -244,15 +244,15 @@ def _mapping(config: Map, name: str, example: str) -> dict[str, Any]:
 
     value = to_plain(config[name])
     try:
-        found = load_yaml(value) if isinstance(value, str) else value
+        content = load_yaml(value) if isinstance(value, str) else value
     except yaml.YAMLError as error:
         raise ConfigError(
             f"sweep.{name}: got {value!r}, which is not valid YAML ({' '.join(str(error).split())}); expected a mapping"
             f" such as {example}"
         ) from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError(f"sweep.{name}: got {value!r}, expected a mapping such as {example}")
-    return found
+    return content
 
 
 def _settings(run: Any) -> tuple[str, ...]:
@@ -266,9 +266,9 @@ def _definition(config: Map, run: Any, spec: Spec) -> Definition:
 
     info = run.experiment_info
     options = run.meta_info["options"]
-    given = {name: value for name, value in options.items() if name.startswith("--") and name not in _NOT_FOR_TRIALS}
+    flags = {name: value for name, value in options.items() if name.startswith("--") and name not in _NOT_FOR_TRIALS}
     words = [
-        name if value is True else f"{name}={value}" for name, value in given.items() if value not in (None, False)
+        name if value is True else f"{name}={value}" for name, value in flags.items() if value not in (None, False)
     ]
     settings = _settings(run)
     return Definition(

@@ -141,9 +141,9 @@ def find_lr(_run: Any) -> None:
     from sacristan.ingredients.inspection.searches import draw_range, print_range, try_rates
 
     parts, opt, precision = _to_train(_run)
-    found = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
-    print_range(found)
-    print_drawn(draw_range, found, Path("lr_range.png"))
+    tried = try_rates(parts.model, parts.loss, parts.data.train, opt, precision)
+    print_range(tried)
+    print_drawn(draw_range, tried, Path("lr_range.png"))
 
 
 @ingredient.command(unobserved=True, needs=_NEEDED)
@@ -152,12 +152,12 @@ def find_batch_size(_run: Any) -> None:
     from sacristan.ingredients.inspection.searches import draw_sizes, largest_batch, print_sizes
 
     parts, opt, precision = _to_train(_run)
-    found = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
-    print_sizes(found)
-    if found.largest:
-        is_all = found.largest == parts.data.train.num_samples
-        print(f"data.batch_size={found.largest} fits" + (", which is all training samples" if is_all else ""))
-        print_drawn(draw_sizes, found, Path("batch_size.png"))
+    sizes = largest_batch(parts.model, parts.loss, parts.data.train, opt, precision)
+    print_sizes(sizes)
+    if sizes.largest:
+        is_all = sizes.largest == parts.data.train.num_samples
+        print(f"data.batch_size={sizes.largest} fits" + (", which is all training samples" if is_all else ""))
+        print_drawn(draw_sizes, sizes, Path("batch_size.png"))
     else:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 

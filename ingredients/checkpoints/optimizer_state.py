@@ -98,14 +98,14 @@ def unsaved(optimizer: Any) -> list[str]:
     """
     saved = list(_tensors(optimizer.state_dict(), everywhere=True))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    known = {id(tensor) for tensor in (*saved, *parameters, *(parameter.grad for parameter in parameters))}
+    excluded_ids = {id(tensor) for tensor in (*saved, *parameters, *(parameter.grad for parameter in parameters))}
     shapes = {parameter.shape for parameter in parameters}
 
     def lacks(value: Any) -> bool:
         if isinstance(value, Tensor):
             return False
-        found = [each for each in _tensors(value) if id(each) not in known and each.shape in shapes]
-        return any(not any(_is_same(each, other) for other in saved) for each in found)
+        unknown = [each for each in _tensors(value) if id(each) not in excluded_ids and each.shape in shapes]
+        return any(not any(_is_same(each, other) for other in saved) for each in unknown)
 
     return [
         name for name, value in vars(optimizer).items() if name not in ("param_groups", "defaults") and lacks(value)

@@ -122,10 +122,10 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
         for name, part in parts.items()
     }
     trained = {name: snapshot(weight) for name, weight in _switched(parts).items()}
-    known = _parameters(parts)
+    parameters = _parameters(parts)
     for name, state in states.items():
         if name.partition(".")[0] == "optimizer" and state is not None:
-            name_groups(state["param_groups"], parts[name], known)
+            name_groups(state["param_groups"], parts[name], parameters)
     far = {**vars(place), "losses": snapshot(place.losses), "scalars": snapshot(place.scalars)}
     return {**states, **({"trained": trained} if trained else {}), **far, "streams": global_states()}
 

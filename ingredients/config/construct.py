@@ -38,14 +38,14 @@ def is_dotted_path(name: str) -> bool:
 def import_object(path: str, entry: str) -> Any:
     """Import an object by its dotted path; modules that are not installed are looked up in the working folder."""
     module_name, _, attribute = path.partition(":") if ":" in path else path.rpartition(".")
-    found: Any = import_module(module_name, entry, path)
+    target: Any = import_module(module_name, entry, path)
     for part in attribute.split("."):
-        if not hasattr(found, part):
-            names = [name for name in vars(found) if not name.startswith("_")]
+        if not hasattr(target, part):
+            names = [name for name in vars(target) if not name.startswith("_")]
             hint = suggestion(part, names, "check the spelling", form=repr)
             raise ConfigError(f"{entry}: got {path!r}, but {module_name} has no {part!r}; {hint}")
-        found = getattr(found, part)
-    return found
+        target = getattr(target, part)
+    return target
 
 
 def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:

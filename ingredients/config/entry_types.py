@@ -352,10 +352,10 @@ def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> st
         way = f"declare it in the scope, {entry.rpartition('.')[2]}: {declared} = {default!r}"
     else:
         way = "make its default None"
-    given = shlex.quote(f"{entry}={_typed_text(entry, value) or value}")
+    word = shlex.quote(f"{entry}={_typed_text(entry, value) or value}")
     got = "nothing" if value == "" else f"{value!r} ({type(value).__name__})"
     expected = f"a list of {expected.removeprefix('a ')}s" if isinstance(default, list | tuple) else expected
-    return f"{entry}: got {got}, expected {expected}; {hint} {way}, or run with --force, as in: --force with {given}"
+    return f"{entry}: got {got}, expected {expected}; {hint} {way}, or run with --force, as in: --force with {word}"
 
 
 def _quoted(text: str, default: Any) -> str | None:

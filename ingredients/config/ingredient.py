@@ -144,8 +144,8 @@ class MapSignature(Signature):
             raise MissingEntryError(self._missing_entry(missing, options)) from error
 
     def _missing_entry(self, name: str, options: dict) -> str:
-        known = [other for other in options if not other.startswith("_")]
-        hint = suggestion(name, known, "add it to the config, pass it in the call, or give a default")
+        parameters = [other for other in options if not other.startswith("_")]
+        hint = suggestion(name, parameters, "add it to the config, pass it in the call, or give a default")
         return f"{self.name}: got no value for the argument {name}; {hint}"
 
     def _check_void_settings(self, passed: set[str], options: dict) -> None:

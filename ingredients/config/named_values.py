@@ -64,11 +64,11 @@ def gathering() -> Iterator[Gathered]:
 
 def note_kind(entry: str, default: Any, value: Any) -> None:
     """Record an entry whose type a setting other than a named config changed."""
-    known = _values.get()
+    gathered = _values.get()
     kinds = type(default), type(value)
     is_same = type_changed(default, value) is False or all(map(is_number, kinds))
-    if known is not None and not is_same and named_config_of(entry, value) is None:
-        known.changed_kinds[entry] = kinds
+    if gathered is not None and not is_same and named_config_of(entry, value) is None:
+        gathered.changed_kinds[entry] = kinds
 
 
 def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
@@ -76,12 +76,12 @@ def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None =
 
     `path` is where the entries are in the whole config; None means `owner`.
     """
-    known = _values.get()
-    if known is None:
+    gathered = _values.get()
+    if gathered is None:
         return
     for key, value in entries.items():
         name = join_paths(owner if path is None else path, str(key))
-        known.setdefault(name, []).append(_NamedValue(config, owner, value))
+        gathered.setdefault(name, []).append(_NamedValue(config, owner, value))
         if isinstance(value, Mapping):
             note(config, owner, value, name)
 

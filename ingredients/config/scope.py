@@ -374,18 +374,18 @@ class Scope(ConfigScope):
 
     def _defaults_before(self, entries: _CheckedEntries) -> dict[str, Any]:
         """Return what the entries meant before they existed."""
-        found = {}
+        defaults = {}
         if is_shipped(self._func.__code__.co_filename):
             own = {name: entries.replaced.get(name, value) for name, value in entries.items() if name not in self.args}
-            found = {name: normalize_or_die(undogmatize(value)) for name, value in own.items()}
+            defaults = {name: normalize_or_die(undogmatize(value)) for name, value in own.items()}
         for name, value in self._legacy.items():
             if get_by_dotted_path(entries, name, _is_given) is _is_given:
                 raise ConfigError(
                     f"legacy of the scope {self._func.__name__}: got {join_paths(self._path, name)}, but there is no "
                     f"such entry; {suggestion(name, list(entries), 'name one that the scope sets')}"
                 )
-            set_by_dotted_path(found, name, value)
-        return found
+            set_by_dotted_path(defaults, name, value)
+        return defaults
 
     def _is_no_entry(self, name: str, value: Any) -> bool:
         return name.startswith("__") or (name in self._imported and object_name(value) is not None)
@@ -413,9 +413,9 @@ def completed(config: Any, mine: Mapping[str, Any], legacy_defaults: Mapping[str
     """
     if not isinstance(config, Mapping):
         return config
-    found = {**legacy_defaults, **config}
+    whole = {**legacy_defaults, **config}
     for name in config.keys() & mine.keys() & legacy_defaults.keys():
         groups = value, own, default = config[name], mine[name], legacy_defaults[name]
         if all(isinstance(group, Mapping) for group in groups) and value.keys() <= own.keys():
-            found[name] = completed(value, own, default)
-    return found
+            whole[name] = completed(value, own, default)
+    return whole

@@ -223,8 +223,8 @@ def set_global_states(states: Mapping[str, Any]) -> None:
 def by_device(states: Mapping[str, Any], current: int, count: int) -> dict[int, Any]:
     """Return which state of `global_states`, perhaps from another machine, each GPU gets, by its number."""
     saved = states.get("cuda", ())
-    found = dict(enumerate(saved[:count]))
+    by_number = dict(enumerate(saved[:count]))
     was = states.get("cuda_device", current)
     if was < len(saved):
-        found[current] = saved[was]
-    return found
+        by_number[current] = saved[was]
+    return by_number

@@ -161,7 +161,7 @@ def notation_advice(column: pandas.Series, csv: Mapping[str, Any], share: float)
     present = column.dropna()
     if not len(present) or "thousands" in csv:
         return None
-    found = []
+    advice = []
     for thousands, decimal in _NOTATIONS:
         if "decimal" in csv and (thousands is None or decimal != csv["decimal"]):
             continue
@@ -170,9 +170,9 @@ def notation_advice(column: pandas.Series, csv: Mapping[str, Any], share: float)
         marks = [mark for mark in (thousands, None if decimal == "." else decimal) if mark]
         fits = present[present.str.fullmatch(number)]
         if len(fits) >= share * len(present) and all(fits.str.contains(mark, regex=False).any() for mark in marks):
-            given = {"thousands": thousands, "decimal": None if decimal in (".", csv.get("decimal")) else decimal}
-            found.append(" ".join(quoted(name, mark) for name, mark in given.items() if mark))
-    return " or ".join(found[:2]) or None
+            marks_set = {"thousands": thousands, "decimal": None if decimal in (".", csv.get("decimal")) else decimal}
+            advice.append(" ".join(quoted(name, mark) for name, mark in marks_set.items() if mark))
+    return " or ".join(advice[:2]) or None
 
 
 def separator_in(header: str) -> str | None:

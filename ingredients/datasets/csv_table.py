@@ -93,8 +93,8 @@ def _is_category(name: str, settings: SourceSettings) -> bool:
 
 def _without_index(frame: pandas.DataFrame, trained: Preparation | None, path: Path) -> pandas.DataFrame:
     """Drop unnamed columns that number the rows at the start of the table, and empty ones at its end."""
-    known = () if trained is None else trained.features or ()
-    index = list(itertools.takewhile(lambda name: _UNNAMED.fullmatch(name) and name not in known, frame.columns))
+    features = () if trained is None else trained.features or ()
+    index = list(itertools.takewhile(lambda name: _UNNAMED.fullmatch(name) and name not in features, frame.columns))
     if index:
         _log.info("%s: the first column has no name, so it is dropped as the row number", path)
     empty = [name for name in frame.columns if _UNNAMED.fullmatch(name) and frame[name].isna().all()]
@@ -114,8 +114,8 @@ def _split_values(
     values = (cells if settings.rule.kind == "group" or frame[name].dtype.kind not in "biuf" else frame)[name]
     kept = [*(as_list(settings.columns) or ()), *(as_list(settings.target) or ())]
     if trained is not None:
-        known = trained.features if settings.table is None else settings.table.columns
-        kept = [*(known or ()), *(trained.target_names or ())]
+        columns = trained.features if settings.table is None else settings.table.columns
+        kept = [*(columns or ()), *(trained.target_names or ())]
     return frame if name in kept else frame.drop(columns=name), values.to_numpy(object)
 
 
@@ -149,11 +149,11 @@ def _target_candidates(columns: list[str], settings: SourceSettings) -> list[lis
     configured = [] if target is None else [target]
     if trained is None:
         return configured or [columns[-1:]]
-    known = [list(trained.target_names)] if trained.target_names else []
-    if configured and known and set(configured[0]) == set(known[0]):
-        return known  # in the order of training
+    trained_targets = [list(trained.target_names)] if trained.target_names else []
+    if configured and trained_targets and set(configured[0]) == set(trained_targets[0]):
+        return trained_targets  # in the order of training
     has_none = not settings.needs_targets and trained.input_shape == (len(columns),)
-    return configured + known or ([] if has_none else [columns[-1:]])
+    return configured + trained_targets or ([] if has_none else [columns[-1:]])
 
 
 def _inputs(frame: pandas.DataFrame, targets: set[str], settings: SourceSettings, path: Path) -> pandas.DataFrame:

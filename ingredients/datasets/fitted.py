@@ -62,8 +62,8 @@ class Vocabulary:
     def fitted(self, texts: Iterable[Sequence[str]]) -> Vocabulary:
         """Return this vocabulary with the most frequent words of the training texts; ties are sorted alphabetically."""
         counts = Counter(word for text in texts for word in text)
-        known = sorted((-count, word) for word, count in counts.items() if count >= self.min_count)
-        return dataclasses.replace(self, words=tuple(word for _, word in known[: self.max_words]))
+        by_frequency = sorted((-count, word) for word, count in counts.items() if count >= self.min_count)
+        return dataclasses.replace(self, words=tuple(word for _, word in by_frequency[: self.max_words]))
 
     def encode(self, words: Sequence[str]) -> np.ndarray:
         """Return the codes of words, int64 (words,); an empty text has one unknown word."""
@@ -148,8 +148,8 @@ class Preparation:
 
         A state of another version may have unknown entries, which are ignored; `TypeError` if one is missing.
         """
-        known = {field.name for field in dataclasses.fields(cls)}
-        entries = {name: value for name, value in state.items() if name in known}
+        names = {field.name for field in dataclasses.fields(cls)}
+        entries = {name: value for name, value in state.items() if name in names}
         arrays = {
             name: entries[name].numpy()
             for name in ("mean", "std", "target_mean", "target_std")
@@ -161,16 +161,16 @@ class Preparation:
 
     def column_order(self, columns: Sequence[str], where: str, *, of_table: bool = False) -> list[int]:
         """Return the positions of the model's features among the columns of other inputs."""
-        known = self.table.columns if of_table and self.table is not None else self.features or ()
-        missing = [name for name in known if name not in columns]
-        kinds = {"missing": missing, "unknown": [name for name in columns if name not in known]}
+        features = self.table.columns if of_table and self.table is not None else self.features or ()
+        missing = [name for name in features if name not in columns]
+        kinds = {"missing": missing, "unknown": [name for name in columns if name not in features]}
         faults = [f"{kind}: {abbreviated(names)}" for kind, names in kinds.items() if names]
         if faults:
             raise DataError(
                 f"{where}: the columns are not those that the checkpoint was trained on; {'; '.join(faults)}; rename, "
                 "add or remove them (their order does not matter)"
             )
-        return list(map(list(columns).index, known))
+        return list(map(list(columns).index, features))
 
     def check_shape(self, shape: Sequence[int], where: str) -> None:
         """Reject inputs whose shape differs from those the model was trained on."""

@@ -180,12 +180,12 @@ def read_image_folder(path: Path, settings: SourceSettings) -> Source:
     """
     if not path.is_dir():
         raise DataError(f"data.path: {path} is a file, expected a folder with one folder of images per class")
-    trained, size, channels, known = settings.trained, settings.image_size, None, None
+    trained, size, channels, known_classes = settings.trained, settings.image_size, None, None
     if trained is not None:
         size = trained.image_size if size is None else size
         channels = trained.input_shape[0] if len(trained.input_shape) == 3 else None
-        known = None if settings.needs_targets else trained.classes
-    images = ImageFolder(path, size, channels=channels, known_classes=known)
+        known_classes = None if settings.needs_targets else trained.classes
+    images = ImageFolder(path, size, channels=channels, known_classes=known_classes)
     return Source(
         images,
         images.targets,
@@ -245,13 +245,13 @@ class ImageFolder:
 
     def _read_facts(self) -> list[ImageFacts]:
         """Return the facts about each image; threads read those that are not cached."""
-        known = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
-        new = [place for place, facts in enumerate(known) if facts is None]
+        cached = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
+        new = [place for place, facts in enumerate(cached) if facts is None]
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
             for place, facts in zip(new, pool.map(_facts_of, [self.files[place] for place in new]), strict=True):
-                known[place] = facts
+                cached[place] = facts
                 self._cache.add(self.names[place], facts)
-        return [facts for facts in known if facts is not None]
+        return [facts for facts in cached if facts is not None]
 
     def _check_sizes(self, channels: int | None) -> None:
         sizes: dict[tuple[int, int], Path] = {}

@@ -287,8 +287,8 @@ def check_source(name: str, path: str | None) -> None:
         if not callable(factory):
             raise DataError(f"data.name: {name} is a {type(factory).__name__}, expected a function that makes the data")
     else:
-        known = [*BUNDLED, *FILES, "huggingface:NAME", "torchvision:NAME", "package.module:factory"]
-        raise DataError(f"data.name: got {name!r}, which is unknown; {suggestion(name, known)}")
+        names = [*BUNDLED, *FILES, "huggingface:NAME", "torchvision:NAME", "package.module:factory"]
+        raise DataError(f"data.name: got {name!r}, which is unknown; {suggestion(name, names)}")
 
 
 def _check_path(name: str, path: str | None) -> None:

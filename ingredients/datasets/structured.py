@@ -304,8 +304,8 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _joined_or_none(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    known = [array for array in arrays if array is not None]
-    return np.concatenate(known) if len(known) == len(arrays) else None
+    present = [array for array in arrays if array is not None]
+    return np.concatenate(present) if len(present) == len(arrays) else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,8 +337,8 @@ class Streams:
 
         `epoch_samples` is the length of a training epoch; None uses that of the stream.
         """
-        known = {code: self._with_length(code, part, epoch_samples, where) for code, part in self.parts.items()}
-        return dataclasses.replace(self, parts=known)
+        parts = {code: self._with_length(code, part, epoch_samples, where) for code, part in self.parts.items()}
+        return dataclasses.replace(self, parts=parts)
 
     def _with_length(self, code: int, part: Stream, epoch_samples: int | None, where: str) -> Stream:
         length = part.length

@@ -183,9 +183,9 @@ def _onnx_reason(error: BaseException) -> str:
         texts.append(str(cause))
         cause = cause.__cause__ or cause.__context__
     for text in reversed(texts):
-        found = re.search(r"OpOverload\(op='([^']+)'", text)
-        if found is not None:
-            return f"ONNX has no operation for {found[1]}"
+        operation = re.search(r"OpOverload\(op='([^']+)'", text)
+        if operation is not None:
+            return f"ONNX has no operation for {operation[1]}"
     return f"the model cannot be converted: {(texts[-1].strip().splitlines() or [type(error).__name__])[0][:300]}"
 
 

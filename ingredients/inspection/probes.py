@@ -152,16 +152,16 @@ class Probe:
         return dict(zip(found, torch.stack([value.to(device) for value in found.values()]).tolist(), strict=True))
 
     def _of_weights(self) -> dict[str, Tensor]:
-        found = {}
+        figures = {}
         for place, parameter in self._parameters():
             name = "/".join(place)
-            found[f"{name}_norm"] = parameter.detach().norm().float()
+            figures[f"{name}_norm"] = parameter.detach().norm().float()
             if place in self._before:
                 before = self._before[place]
-                found[f"{name}_grad_norm"] = self._grad_norms[place]
+                figures[f"{name}_grad_norm"] = self._grad_norms[place]
                 moved = (parameter.detach() - before).norm().float()
-                found[f"{name}_update_ratio"] = moved / before.norm().float().clamp_min(1e-12)
-        return found
+                figures[f"{name}_update_ratio"] = moved / before.norm().float().clamp_min(1e-12)
+        return figures
 
     def histograms(self, scale: float = 1.0) -> dict[str, Tensor]:
         """Return the values for histograms by `MODULE/NAME`, on the CPU: of outputs, their gradients and parameters.
@@ -171,10 +171,10 @@ class Probe:
         """
         if "histograms" not in self._what:
             return {}
-        found = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
-        found |= {f"{name}/gradient": tensor / scale for name, tensor in self.gradients.items()}
-        found |= {"/".join(place): parameter.detach() for place, parameter in self._parameters()}
-        return {name: _some(tensor).float().cpu() for name, tensor in found.items()}
+        histograms = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
+        histograms |= {f"{name}/gradient": tensor / scale for name, tensor in self.gradients.items()}
+        histograms |= {"/".join(place): parameter.detach() for place, parameter in self._parameters()}
+        return {name: _some(tensor).float().cpu() for name, tensor in histograms.items()}
 
     def images(self) -> dict[str, Tensor]:
         """Return the feature maps of the first sample as one image (H, W) from 0 to 1, by `MODULE/maps`."""

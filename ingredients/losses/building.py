@@ -171,8 +171,8 @@ def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | st
 
 
 def _check_part(name: str, part: Any) -> None:
-    known = ("name", "weight", "options", "class_weights")
-    unknown = [key for key in part if key not in known] if isinstance(part, Mapping) else [repr(part)]
+    allowed = ("name", "weight", "options", "class_weights")
+    unknown = [key for key in part if key not in allowed] if isinstance(part, Mapping) else [repr(part)]
     if unknown or not name.isidentifier() or name == "loss":
         raise LossError(
             f"loss.parts: got {', '.join(unknown) or 'the name ' + repr(name)}; expected a mapping from a name, "
@@ -238,15 +238,15 @@ def _class_of(name: str, data: Data) -> tuple[Any, tuple[str, ...]]:
     if name not in LOSSES:
         check_loss_name(name)
         return import_object(name, "loss.name"), ("weight", "pos_weight")
-    known = LOSSES[name]
-    if data.task not in known.tasks:
+    entry = LOSSES[name]
+    if data.task not in entry.tasks:
         fitting = ", ".join(other for other, loss in LOSSES.items() if data.task in loss.tasks)
         raise LossError(
-            f"loss.name: {name} is for {' or '.join(known.tasks)}, but the data are for {data.task}; use {fitting}"
+            f"loss.name: {name} is for {' or '.join(entry.tasks)}, but the data are for {data.task}; use {fitting}"
         )
-    if known.is_binary and data.task == "classification" and data.num_targets != 2:
+    if entry.is_binary and data.task == "classification" and data.num_targets != 2:
         raise LossError(f"loss.name: {name} needs two classes, but the data have {data.num_targets}; use cross_entropy")
-    return known.make, known.tensors
+    return entry.make, entry.tensors
 
 
 def _build_module(name: str, cls: Any, options: Mapping[str, Any], tensors: Sequence[str]) -> nn.Module:

@@ -63,17 +63,17 @@ class Measures:
             self._measure_batch(outputs, targets)
 
     def _measure_batch(self, outputs: Tensor, targets: Tensor) -> None:
-        found = self._loss.probabilities(outputs)
-        if found is None:
-            found, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
+        predictions = self._loss.probabilities(outputs)
+        if predictions is None:
+            predictions, targets = self._loss.predict(outputs), self._loss.own_unit(targets)
         elif self._loss.kind == "binary":
-            found = found[:, 1]
+            predictions = predictions[:, 1]
         targets = _as_labels(targets, self._loss.kind)
         for metric in self.metrics.values():
             if _reads_tokens(type(metric)):
-                metric.update(*_as_tokens(found, targets))
+                metric.update(*_as_tokens(predictions, targets))
             else:
-                metric.update(found, targets)
+                metric.update(predictions, targets)
 
     def compute(self) -> dict[str, float]:
         """Return the values by name, those of single classes as NAME/CLASS; `matrices` returns the rest."""

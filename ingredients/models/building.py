@@ -67,16 +67,16 @@ def build_model(
     """
     with global_stream(seed, "init"):
         if name in NETWORKS:
-            given = {"input_shape": input_shape, "num_outputs": num_outputs}
-            model = build(NETWORKS[name], options, "model.options", ModelError, **given)
+            arguments = {"input_shape": input_shape, "num_outputs": num_outputs}
+            model = build(NETWORKS[name], options, "model.options", ModelError, **arguments)
         elif name.startswith("torchvision:"):
             model = _torchvision(name.partition(":")[2], options, num_outputs)
         elif is_dotted_path(name):
             target = import_object(name, "model.name")
             parameters = inspect.signature(target).parameters
-            given = {"input_shape": tuple(input_shape), "num_outputs": num_outputs, "preparation": preparation}
-            given = {key: value for key, value in given.items() if key in parameters and key not in options}
-            model = build(target, options, "model.options", ModelError, **given)
+            arguments = {"input_shape": tuple(input_shape), "num_outputs": num_outputs, "preparation": preparation}
+            arguments = {key: value for key, value in arguments.items() if key in parameters and key not in options}
+            model = build(target, options, "model.options", ModelError, **arguments)
         else:
             raise _unknown(name)
         if not isinstance(model, nn.Module):
@@ -101,8 +101,8 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str) -> ModelError:
-    known = [*NETWORKS, "torchvision:NAME", "package.module:Class"]
-    hint = suggestion(name, NETWORKS, f"there are: {', '.join(known)}")
+    names = [*NETWORKS, "torchvision:NAME", "package.module:Class"]
+    hint = suggestion(name, NETWORKS, f"there are: {', '.join(names)}")
     return ModelError(f"model.name: got {name!r}, which is unknown; {hint}")
 
 
@@ -202,8 +202,8 @@ def _function(name: str) -> Callable[..., Any]:
         return import_object(name, "model.init")
     function = _FUNCTIONS.get(_SHORT.get(name, name))
     if function is None:
-        known = ["default", *_SHORT, *sorted(_FUNCTIONS)]
-        hint = suggestion(name, known, f"there are: {', '.join(known)}, package.module:function")
+        names = ["default", *_SHORT, *sorted(_FUNCTIONS)]
+        hint = suggestion(name, names, f"there are: {', '.join(names)}, package.module:function")
         raise ModelError(f"model.init: got {name!r}, which is unknown; {hint}")
     return function
 

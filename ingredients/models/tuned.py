@@ -177,9 +177,9 @@ def check_compile(mode: str | None, options: Mapping[str, Any]) -> None:
         return
     check_options(torch.compile, options, "model.compile_options", {"model": None, "mode": mode})
     backend = options.get("backend", "inductor")
-    known = torch.compiler.list_backends(exclude_tags=())
-    if backend not in known:
-        hint = suggestion(str(backend), known)
+    backends = torch.compiler.list_backends(exclude_tags=())
+    if backend not in backends:
+        hint = suggestion(str(backend), backends)
         raise ModelError(f"model.compile_options.backend: got {backend!r}, which is unknown; {hint}")
     if backend == "inductor":
         _check_compiler()

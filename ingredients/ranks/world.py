@@ -117,8 +117,8 @@ def _of_step(environ: Mapping[str, str]) -> World:
 
 def _first_host(nodes: str) -> str:
     """Return the first host of a Slurm host list, such as `gpu[03-05,07],login`."""
-    found = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^\[,]*))?", nodes)
-    return "".join(filter(None, found.groups())) if found else nodes
+    match = re.match(r"([^\[,]*)(?:\[([^\],-]+)[^\]]*\]([^\[,]*))?", nodes)
+    return "".join(filter(None, match.groups())) if match else nodes
 
 
 def _launch(environ: Mapping[str, str]) -> str:
