@@ -5,7 +5,6 @@ An experiment is a script with an ingredient of its own, a recipe and a test. A 
 
 from __future__ import annotations
 
-from sacristan.experiments.new.projects import write_project
-from sacristan.experiments.new.writing import write_experiment
+from sacristan.experiments.new.writing import write_experiment, write_project
 
 __all__ = ["write_experiment", "write_project"]
