@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.runs import open_store
 from sacristan.runs.board.app import create_app
 from tests.earlier_stores import ARCHIVES, unpack
@@ -109,6 +110,20 @@ def config():
 """,
         ),
     },
+    "a metric": {
+        "experiments/training/meters.py": (
+            "METRICS = (\n",
+            """def _hits_of_two(loss, outputs, targets):
+    hits = outputs.topk(2, 1).indices.eq(targets[:, None]).any(1)
+    return [_double(hits.sum()), on_device(len(targets), torch.int64, outputs.device)]
+
+
+METRICS = (
+    LossMetric(("top2",), ("classes",), _hits_of_two, _accuracy),
+""",
+        ),
+        "observers/record/directions.py": ("MEASURED = {", 'MEASURED = {"top2": "max", '),
+    },
     "a loss": {
         "ingredients/losses/modules.py": (
             "LOSSES = {\n",
@@ -204,7 +219,7 @@ def test_tests_of_all_commands_accept_a_new_one(lab):
     assert " passed" in python(lab, "-m", "pytest", "-q", "-n", "0", "-m", "", *tests)
 
 
-def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting_and_ingredient(lab):
+def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting_ingredient_and_metric(lab):
     earlier = lab / "earlier"
     unpack(next(path for path in ARCHIVES if path.name == "3820e0d.tar.xz"), earlier, "")
     environment = {**os.environ, "PYTHONPATH": str(lab)}
@@ -226,6 +241,30 @@ def test_state_and_unfinished_run_of_an_earlier_version_go_on_with_a_new_setting
         results = [one.metric("val/loss").values[-1] for one in (fork, resumed, other)]
         assert results[:2] == pytest.approx([whole.metric("val/loss").values[-1]] * 2, rel=1e-4)
         assert results[2] != pytest.approx(results[0], rel=1e-4)
+        # The metric begins with the session that knows it.
+        measured = [set(resumed.metric(f"val/{name}").steps.tolist()) for name in ("top2", "accuracy")]
+        assert measured[0] < measured[1]
+        assert max(measured[0]) == max(measured[1])
+
+
+def test_metric_is_measured_monitored_and_compared_by_its_direction(lab):
+    words = ["exp.py", "-F", "top", "with", "data.limit=200", "epochs=2", "training.monitor=val/top2"]
+    assert "top2" in python(lab, *words)
+    assert "did you mean val/top2" in python(lab, *words[:-1], "training.monitor=val/topp2", code=1)
+    with open_store(str(lab / "top")) as store:
+        run = store.get("latest")
+        values, test = run.metric("val/top2").values.tolist(), run.info["test"]
+        assert len(values) == 2
+        assert test["accuracy"] <= test["top2"] <= 1
+    best = load_checkpoint(lab / "top" / "1" / "checkpoints" / "best.pt")
+    assert best["epoch"] == 1 + values.index(max(values))
+    script = """
+from sacristan.runs import open_store
+from sacristan.runs.comparison.direction import direction_of
+with open_store("top") as store:
+    print(direction_of([store.get(1)], "val/top2.max"))
+"""
+    assert python(lab, "-c", script) == "max\n"
 
 
 OWN = """
