@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("device")
 
+_POLICY = "OMP_WAIT_POLICY"
+
 
 @ingredient.config
 def config() -> None:
@@ -213,9 +215,6 @@ def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | No
     torch.backends.cudnn.benchmark = cudnn_benchmark
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-
-
-_POLICY = "OMP_WAIT_POLICY"
 
 
 def let_threads_sleep() -> None:

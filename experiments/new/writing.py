@@ -35,6 +35,23 @@ __all__ = [
 # What pytest would collect for a test or its set-up.
 _PYTEST = re.compile(r"conftest|test_.*|.*_test")
 
+# What an experiment imports from the file of its ingredient, unless the ingredient is in its own file.
+_IMPORT = "\nfrom $name.noise import add_noise, noise\n"
+# Modules and folders of every project, which a package of the same name would hide.
+_TAKEN = ("exp", "recipes", "tests", "wheels", "my_runs", "sacristan")
+# The files by their templates.
+_FILES = {
+    "readme": "README.md",
+    "script": "exp.py",
+    "package": "{name}/__init__.py",
+    "ingredient": "{name}/noise.py",
+    "recipe": "recipes/{name}.yaml",
+    "test": "tests/test_exp.py",
+    "pyproject": "pyproject.toml",
+    "gitignore": ".gitignore",
+    "workflow": ".github/workflows/tests.yml",
+}
+
 
 def check_name(name: str) -> None:
     """Reject the name of an experiment or project that cannot be imported, or that pytest would collect."""
@@ -73,10 +90,6 @@ def check_distribution(name: str) -> None:
     raise ConfigError(
         f"{name}: an installed package has that name already, which pip would replace; choose another name"
     )
-
-
-# What an experiment imports from the file of its ingredient, unless the ingredient is in its own file.
-_IMPORT = "\nfrom $name.noise import add_noise, noise\n"
 
 
 def write_experiment(name: str, folder: Path) -> list[Path]:
@@ -135,22 +148,6 @@ def read_template(name: str) -> str:
 def render(template: str, words: dict[str, str]) -> str:
     """Return the text of a template with each `$name` replaced by its word."""
     return Template(read_template(template)).substitute(words)
-
-
-# Modules and folders of every project, which a package of the same name would hide.
-_TAKEN = ("exp", "recipes", "tests", "wheels", "my_runs", "sacristan")
-# The files by their templates.
-_FILES = {
-    "readme": "README.md",
-    "script": "exp.py",
-    "package": "{name}/__init__.py",
-    "ingredient": "{name}/noise.py",
-    "recipe": "recipes/{name}.yaml",
-    "test": "tests/test_exp.py",
-    "pyproject": "pyproject.toml",
-    "gitignore": ".gitignore",
-    "workflow": ".github/workflows/tests.yml",
-}
 
 
 def write_project(name: str, folder: Path) -> list[Path]:

@@ -17,6 +17,12 @@ __all__ = ["StepLog", "TimeLeft", "TrainingProgress"]
 
 _log = logging.getLogger(__name__)
 
+_LINES = 20
+# A logged line reaches the terminal later than the bar, because it passes through the process that captures output.
+_LINE_ARRIVES_S = 0.1
+# tqdm's own, with the time left of `TimeLeft` for `{remaining}`.
+_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<%s, {rate_fmt}{postfix}]"
+
 
 class TimeLeft:
     """Estimates the seconds until a training ends: its steps and validations to come, at their mean durations so far.
@@ -73,13 +79,6 @@ class TimeLeft:
         if self._num_validated:
             seconds += max(0, self._num_validations) * self._validations_s / self._num_validated
         return seconds
-
-
-_LINES = 20
-# A logged line reaches the terminal later than the bar, because it passes through the process that captures output.
-_LINE_ARRIVES_S = 0.1
-# tqdm's own, with the time left of `TimeLeft` for `{remaining}`.
-_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<%s, {rate_fmt}{postfix}]"
 
 
 class TrainingProgress:

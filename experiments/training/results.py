@@ -44,6 +44,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 
+NUM_CASES = 8
+
 
 def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: torch.device) -> None:
     """Log one line about the data, the model and the device of a run.
@@ -259,9 +261,6 @@ def _columns(name: str, values: Tensor, data: Data) -> dict[str, list]:
     if len(shown) == 1 and not data.classes:
         return {name: shown[0]}
     return {f"{name}_{label}": column for label, column in zip(labels, shown, strict=True)}
-
-
-NUM_CASES = 8
 
 
 def cases_table(

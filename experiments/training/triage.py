@@ -59,6 +59,9 @@ _REQUIRED = ("training", "epoch", "step", "summary")
 # Of Linux: renameat2(2).
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
+# Steps whose losses and gradient norms a bundle holds.
+_HISTORY = 20
+
 
 @dataclasses.dataclass(frozen=True)
 class StepBundle:
@@ -166,10 +169,6 @@ def read_bundle(path: Path) -> StepBundle:
         ) from error
     group = read_file(path / _BATCH, check=True, entry="bundle")["group"]
     return StepBundle(path, incident, load_checkpoint(path / _STATE), group)
-
-
-# Steps whose losses and gradient norms a bundle holds.
-_HISTORY = 20
 
 
 @dataclasses.dataclass

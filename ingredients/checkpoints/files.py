@@ -52,6 +52,10 @@ _OTHER_FILE = "copy it again from where it is whole, or give another file"
 # Entries of a state that can be read from its file without torch.
 _NOTED = ("run", "epoch", "step")
 
+_ENTRY = "model.weights"
+# Entries of the weights in states of other trainings.
+_INNER = ("state_dict", "model_state_dict", "model")
+
 
 def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
     """Write a state and its checksum to a file, which is replaced as a whole or not at all."""
@@ -210,11 +214,6 @@ def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
     if saved.get("data", {}).get("split_seed") is None and saved.get("seed") != mine.get("seed"):
         different.append(f"seed={saved.get('seed')!r}")
     return different
-
-
-_ENTRY = "model.weights"
-# Entries of the weights in states of other trainings.
-_INNER = ("state_dict", "model_state_dict", "model")
 
 
 def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:

@@ -20,6 +20,10 @@ __all__ = ["LOADER_ERRORS", "SignalStop", "StateFinder", "data_fingerprint"]
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+# Errors of a loader whose workers were ended from outside: it says so, or their shared memory is gone.
+LOADER_ERRORS = (RuntimeError, OSError, EOFError)
+
 
 @dataclasses.dataclass(frozen=True)
 class StateFinder:
@@ -132,11 +136,6 @@ def data_fingerprint(record: Any) -> str | None:
     """Return the fingerprint of the data of a run, `experiments.LabRun`, if its ingredient noted one."""
     data = None if record is None else record.info.get("data")
     return data.get("fingerprint") if isinstance(data, Mapping) else None
-
-
-T = TypeVar("T")
-# Errors of a loader whose workers were ended from outside: it says so, or their shared memory is gone.
-LOADER_ERRORS = (RuntimeError, OSError, EOFError)
 
 
 class SignalStop:

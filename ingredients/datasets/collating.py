@@ -35,6 +35,9 @@ __all__ = [
     "to_device",
 ]
 
+# The class that torch's losses ignore.
+IGNORED = -100
+
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
     """Apply a function to the tensors of a batch, and return a batch of the same structure.
@@ -94,9 +97,6 @@ def _length(batch: Any) -> int | None:
 
 
 Collate = Callable[[list], Any]
-
-# The class that torch's losses ignore.
-IGNORED = -100
 
 
 class Padded(NamedTuple):

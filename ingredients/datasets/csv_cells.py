@@ -99,6 +99,19 @@ _MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\
 # Marks of thousands and decimals, as written in different countries.
 _NOTATIONS = ((None, ","), (".", ","), (" ", ","), ("\u00a0", ","), ("'", "."), (",", "."), (" ", "."), ("\u00a0", "."))
 
+# Texts that pandas reads as missing; earlier versions of the lab trained on tables read that way.
+GAPS_OF_PANDAS = (
+    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
+    "NaN", "None", "n/a", "nan", "null",
+)  # fmt: skip
+_TRUTH = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
+# A column with this share of numbers, and more distinct ones than this, is meant to hold numbers.
+_MOSTLY, MANY = 0.9, 20
+# Errors of pandas and of what it decompresses with.
+_UNREADABLE = (ValueError, TypeError, OSError, EOFError, NotImplementedError, ImportError, zlib.error, lzma.LZMAError)
+# Values of a column that a message shows.
+_SHOWN = 5
+
 
 def check_csv(csv: Mapping[str, Any]) -> None:
     """Reject invalid values, and arguments that `read_csv` lacks or that other settings replace."""
@@ -202,20 +215,6 @@ def encoding_advice(path: Path, csv: Mapping[str, Any], columns: Collection[str]
     if any("\0" in name for name in columns) or b"\0" in start:
         return f"data.csv.encoding=utf-16-{'be' if start.startswith(bytes(1)) else 'le'}"
     return "data.csv.encoding=latin-1 (Western Europe), cp1252 (Windows), or the one that the file was written in"
-
-
-# Texts that pandas reads as missing; earlier versions of the lab trained on tables read that way.
-GAPS_OF_PANDAS = (
-    "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA", "NULL",
-    "NaN", "None", "n/a", "nan", "null",
-)  # fmt: skip
-_TRUTH = {"True": True, "TRUE": True, "true": True, "False": False, "FALSE": False, "false": False}
-# A column with this share of numbers, and more distinct ones than this, is meant to hold numbers.
-_MOSTLY, MANY = 0.9, 20
-# Errors of pandas and of what it decompresses with.
-_UNREADABLE = (ValueError, TypeError, OSError, EOFError, NotImplementedError, ImportError, zlib.error, lzma.LZMAError)
-# Values of a column that a message shows.
-_SHOWN = 5
 
 
 def read_cells(path: Path, na_values: Collection[str] = (), csv: Mapping[str, Any] = {}) -> pandas.DataFrame:

@@ -49,6 +49,12 @@ _MAX_BYTES = 256 * 2**20
 # Clocks of file systems tick every 2 seconds at worst.
 _SETTLED_NS = 3_000_000_000
 
+# The EXIF tag of the orientation, and its values for a quarter turn.
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
+# Threads that read images; decoding and hashing release the GIL.
+_NUM_THREADS = min(8, os.cpu_count() or 1)
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+
 
 @dataclasses.dataclass
 class ImageFacts:
@@ -157,15 +163,6 @@ def _drop_oldest(folder: Path, newest: Path) -> None:
         with contextlib.suppress(FileNotFoundError):
             file.unlink()
         total -= size
-
-
-# The EXIF tag of the orientation, and its values for a quarter turn.
-_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)
-
-
-# Threads that read images; decoding and hashing release the GIL.
-_NUM_THREADS = min(8, os.cpu_count() or 1)
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
 def image_files(folder: Path) -> list[Path]:

@@ -30,6 +30,9 @@ from sacristan.ingredients.errors import DataError, LabError
 
 __all__ = ["Rows", "TarShards", "decode", "read_hugging_face", "read_parquet", "read_tar"]
 
+_NUMBERS = ("cls", "cls2", "id", "index", "inx")
+_IMAGES = ("jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm")
+
 
 class Rows:
     """The rows of a table as a map-style dataset of dicts by column, or of pairs (input, target).
@@ -211,10 +214,6 @@ def _as_array(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(item, int | float) for item in value):
         return np.asarray(value)
     return value
-
-
-_NUMBERS = ("cls", "cls2", "id", "index", "inx")
-_IMAGES = ("jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm")
 
 
 class TarShards:

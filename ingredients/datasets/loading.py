@@ -39,6 +39,8 @@ __all__ = ["EpochOf", "Key", "LoaderBatches", "SplitDataset", "StreamBatches", "
 
 Key = tuple[int, int, Sequence[int]]
 
+_END = object()
+
 
 class LoaderBatches(Batches):
     """Batches read from a map-style dataset by a DataLoader.
@@ -383,9 +385,6 @@ class StreamSplit:
             yield sample
         for place in draws.permutation(len(held)).tolist():
             yield held[place]
-
-
-_END = object()
 
 
 @contextlib.contextmanager

@@ -36,6 +36,13 @@ __all__ = [
 
 Task = Literal["auto", "classification", "regression", "multilabel", "segmentation", "custom"]
 
+# float32 loses digits where it rounds values by more than this share of their deviation.
+_ROUNDING = 1e-4
+# A deviation below this share of the mean is float64's own rounding.
+_CONSTANT = 2.0**-46
+# Values of a block.
+_BLOCK = 2**18
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -160,13 +167,6 @@ def as_floats(inputs: np.ndarray) -> np.ndarray:
 
 # Number of values, mean, and sum of squared deviations from it, of each channel of images or each feature.
 Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-# float32 loses digits where it rounds values by more than this share of their deviation.
-_ROUNDING = 1e-4
-# A deviation below this share of the mean is float64's own rounding.
-_CONSTANT = 2.0**-46
-# Values of a block.
-_BLOCK = 2**18
 
 
 def statistics(inputs: Any, train: np.ndarray, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:

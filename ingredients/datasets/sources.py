@@ -53,6 +53,13 @@ _Part = tuple[int | None, np.ndarray, np.ndarray | None]
 # Names of the arrays of inputs and targets, in order of preference.
 _ARRAYS = (("x", "y"), ("X", "y"), ("inputs", "targets"), ("data", "target"), ("images", "labels"))
 
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
+_OF_ITEMS = ("path", "columns", "target", "dtype", "collate", "weights")
+_OF_CSV = ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "csv", "dtype", "weights")
+# Values of settings that ask for nothing.
+_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse", "random")
+
 
 def read_npz(path: Path, settings: SourceSettings) -> Source:
     """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
@@ -148,9 +155,6 @@ def _labels_of(images: Path, *, needs_targets: bool) -> np.ndarray | None:
     return None if labels is None else read_idx_array(labels)
 
 
-_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
-
-
 def read_idx_array(path: Path) -> np.ndarray:
     """Return the array of one IDX file."""
     try:
@@ -165,9 +169,6 @@ def read_idx_array(path: Path) -> np.ndarray:
     if len(shape) < ndim or len(raw) != expected:
         raise DataError(f"data.path: {path} has {len(raw)} bytes, expected {expected} by its header; download it again")
     return np.frombuffer(raw, kind, offset=4 + 4 * ndim).reshape([int(size) for size in shape])
-
-
-BUNDLED = ("digits", "breast_cancer", "wine", "diabetes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,8 +186,6 @@ class FileKind:
     suffixes: tuple[str, ...] = ()
 
 
-_OF_ITEMS = ("path", "columns", "target", "dtype", "collate", "weights")
-_OF_CSV = ("path", "target", "columns", "categorical", "encoding", "missing", "na_values", "csv", "dtype", "weights")
 # Each kind of file by its `data.name`. To add one, add a row here.
 FILES = {
     "npz": FileKind(read_npz, ("path", "dtype", "weights", "split"), (".npz",)),
@@ -203,8 +202,6 @@ _READ = {name: kind.settings for name, kind in FILES.items()} | {
     "torchvision:NAME": ("path", "options", "dtype", "collate"),
     "package.module:factory": ("options", "dtype", "collate", "target", "weights", "split"),
 }
-# Values of settings that ask for nothing.
-_UNSET: tuple = (None, {}, [], "float32", "one_hot", "refuse", "random")
 
 
 def kind_of(path: str | None) -> str:

@@ -18,6 +18,11 @@ __all__ = ["RANDOM", "Cutter", "Fold", "SplitRule", "default_test_fraction", "va
 # A text of ISO 8601 with a time of day and a zone: Z, +01:00, +0100 or +01.
 _ZONED = r"[T ]\d\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
 
+# Groups are dealt in random order this often at most, and so that about so many are dealt in all; the best one counts.
+_DEALS, _DEALT = 20, 20_000
+# Classes are balanced over groups if there are at most so many counts of a class in a group.
+_MAX_COUNTS = 20_000_000
+
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
@@ -167,12 +172,6 @@ def values_in_names(names: Sequence[str], rule: SplitRule, *, strict: bool) -> n
         f"data.split={rule.text}: {names[matches.index(None)]} does not match {rule.column!r}; write a regular "
         r"expression that finds the value in the path of every file, such as 'group:patient\d+'"
     )
-
-
-# Groups are dealt in random order this often at most, and so that about so many are dealt in all; the best one counts.
-_DEALS, _DEALT = 20, 20_000
-# Classes are balanced over groups if there are at most so many counts of a class in a group.
-_MAX_COUNTS = 20_000_000
 
 
 @dataclasses.dataclass

@@ -28,6 +28,10 @@ from sacristan.ingredients.errors import DataError
 
 __all__ = ["NAMES", "Pipeline", "augment", "make_pipeline", "parse", "shape_after", "shifted"]
 
+# Transforms that also apply to validation and test by default.
+_ALWAYS = ("resize", "center_crop")
+_MIXING = ("mixup", "cutmix")
+
 
 def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int, rotate: float) -> Tensor:
     """Flip, shift and rotate each image (B, C, H, W) of a floating-point batch at random.
@@ -205,9 +209,6 @@ NAMES: dict[str, Callable[..., Pair]] = {
     function.__name__: function
     for function in (resize, center_crop, random_crop, random_resized_crop, flip, color_jitter, mixup, cutmix)
 }
-# Transforms that also apply to validation and test by default.
-_ALWAYS = ("resize", "center_crop")
-_MIXING = ("mixup", "cutmix")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,6 +48,12 @@ __all__ = [
     "run_pt2",
 ]
 
+# The endings of files by format.
+FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
+METADATA = "sacristan"
+# A message of protobuf holds 2 GiB.
+_MAX_ONNX_BYTES = 2**31 - 2**20
+
 
 class PreparedModel(nn.Module):
     """Normalises inputs, calls a model, and returns values in the targets' own unit; scores of classes stay scores.
@@ -99,13 +105,6 @@ def _float32(values: Tensor) -> Tensor:
 
 def _tensor(values: np.ndarray | None) -> Tensor | None:
     return None if values is None else torch.from_numpy(np.array(values))
-
-
-# The endings of files by format.
-FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
-METADATA = "sacristan"
-# A message of protobuf holds 2 GiB.
-_MAX_ONNX_BYTES = 2**31 - 2**20
 
 
 def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:

@@ -35,6 +35,9 @@ _MOST_VALUES = 1 << 16
 # Feature maps in an image.
 _MOST_MAPS = 16
 
+# Rows of the picture.
+_MOST_DRAWN = 16
+
 
 def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
     """Return the modules whose dotted names, without `torch.compile`, match a glob, in the order of the model."""
@@ -224,10 +227,6 @@ def _dead(tensor: Tensor) -> Tensor:
 def _some(tensor: Tensor) -> Tensor:
     values = tensor.reshape(-1)
     return values[:: -(-len(values) // _MOST_VALUES)] if len(values) > _MOST_VALUES else values
-
-
-# Rows of the picture.
-_MOST_DRAWN = 16
 
 
 @dataclasses.dataclass(frozen=True)

@@ -53,6 +53,18 @@ _SMOOTHING, _DIVERGED = 0.9, 4.0
 # Fewer steps say little, more say nothing new.
 _FEWEST, _MOST = 100, 1000
 
+# Messages of CUDA's libraries that have no memory left.
+_OF_MEMORY = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
+    "Unable to find a valid cuDNN algorithm",
+    "unable to find an engine to execute this computation",
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class LrRange:
@@ -201,19 +213,6 @@ def draw_range(tried: LrRange, path: Path) -> None:
         axes.legend()
     axes.set(xlabel="learning rate", ylabel="loss, smoothed")
     figure.savefig(path)
-
-
-# Messages of CUDA's libraries that have no memory left.
-_OF_MEMORY = (
-    "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUBLAS_STATUS_NOT_INITIALIZED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
-    "CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
-    "Unable to find a valid cuDNN algorithm",
-    "unable to find an engine to execute this computation",
-)
 
 
 @dataclasses.dataclass(frozen=True)

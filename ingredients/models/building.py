@@ -49,6 +49,18 @@ __all__ = [
     "rename",
 ]
 
+_SHORT = {"xavier": "xavier_uniform", "kaiming": "kaiming_normal"}
+_FUNCTIONS = {
+    name.rstrip("_"): getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")
+}
+_LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
+# Blocks in the weights of a recurrent layer, one for each gate.
+_NUM_GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
+# Names of each kind that a message or the log shows.
+_NUM_SHOWN = 6
+
 
 def build_model(
     name: str,
@@ -128,17 +140,6 @@ def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_output
         raise ModelError(
             f"model.name={name} returns {outputs.shape[1]} outputs, expected {num_outputs} for these data and loss"
         )
-
-
-_SHORT = {"xavier": "xavier_uniform", "kaiming": "kaiming_normal"}
-_FUNCTIONS = {
-    name.rstrip("_"): getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")
-}
-_LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_RECURRENT = (nn.RNNBase, nn.RNNCellBase)
-# Blocks in the weights of a recurrent layer, one for each gate.
-_NUM_GATES = {"LSTM": 4, "LSTMCell": 4, "GRU": 3, "GRUCell": 3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,10 +283,6 @@ def _blocks(module: nn.Module) -> Iterator[Tensor]:
                 yield parameter
     else:
         yield cast(Tensor, module.weight)
-
-
-# Names of each kind that a message or the log shows.
-_NUM_SHOWN = 6
 
 
 @dataclasses.dataclass(frozen=True)

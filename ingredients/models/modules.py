@@ -35,6 +35,10 @@ __all__ = [
     "sync_batch_norms",
 ]
 
+# Normalisation layers; in a chain, they belong to the layer before.
+NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
+_CHAINS = (nn.Sequential, nn.ModuleList)
+
 
 def plain_name(name: str) -> str:
     """Return the name of a parameter or module without the prefix of `torch.compile`."""
@@ -101,11 +105,6 @@ def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
                 each.train()
             for weight, value in zip(weights, kept, strict=True):
                 weight.copy_(value)  # the way back is rounded
-
-
-# Normalisation layers; in a chain, they belong to the layer before.
-NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
-_CHAINS = (nn.Sequential, nn.ModuleList)
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:

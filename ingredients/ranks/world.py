@@ -38,6 +38,29 @@ _OF_STEP = (
     "SLURM_STEP_NODELIST",
 )
 
+_POLL_S = 0.02
+# Seconds that a rank waits for the reason why others ended.
+_REASON_S = 5.0
+# Seconds between two checks whether another rank has failed.
+_WATCH_S = 0.5
+# Seconds between the end of a store and that of its process.
+_GOING_S = 0.5
+# Seconds that ranks wait for each other to connect.
+_MEET_S = 300.0
+# States of an ended rank that end the others, too.
+_BAD = ("FAILED", "INTERRUPTED")
+# What faulthandler writes at the end of a process, before a name of the signal, and these names.
+_FATAL = "Fatal Python error: "
+_SIGNALS = {
+    "Aborted": "SIGABRT",
+    "Segmentation fault": "SIGSEGV",
+    "Bus error": "SIGBUS",
+    "Illegal instruction": "SIGILL",
+    "Floating-point exception": "SIGFPE",
+}
+# Bytes at the end of a rank's output that are searched for these, and lines that are quoted.
+_TAIL_BYTES, _QUOTED = 2**18, 4
+
 
 @dataclasses.dataclass(frozen=True)
 class World:
@@ -136,30 +159,6 @@ def _number(environ: Mapping[str, str], name: str, default: int | None = None) -
     except ValueError as error:
         by = "srun" if name.startswith("SLURM") else "torchrun"
         raise ConfigError(f"{name}: got {text!r}, expected a number; start the processes with {by}") from error
-
-
-_POLL_S = 0.02
-# Seconds that a rank waits for the reason why others ended.
-_REASON_S = 5.0
-# Seconds between two checks whether another rank has failed.
-_WATCH_S = 0.5
-# Seconds between the end of a store and that of its process.
-_GOING_S = 0.5
-# Seconds that ranks wait for each other to connect.
-_MEET_S = 300.0
-# States of an ended rank that end the others, too.
-_BAD = ("FAILED", "INTERRUPTED")
-# What faulthandler writes at the end of a process, before a name of the signal, and these names.
-_FATAL = "Fatal Python error: "
-_SIGNALS = {
-    "Aborted": "SIGABRT",
-    "Segmentation fault": "SIGSEGV",
-    "Bus error": "SIGBUS",
-    "Illegal instruction": "SIGILL",
-    "Floating-point exception": "SIGFPE",
-}
-# Bytes at the end of a rank's output that are searched for these, and lines that are quoted.
-_TAIL_BYTES, _QUOTED = 2**18, 4
 
 
 class Notices:
