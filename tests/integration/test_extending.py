@@ -94,6 +94,8 @@ class Spectrogram(Media):
 
 from sacristan.ingredients.config.ingredient import Ingredient
 
+__all__ = ["ingredient"]
+
 ingredient = Ingredient("noise")
 
 
