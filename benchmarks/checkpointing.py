@@ -37,7 +37,7 @@ warnings.filterwarnings("ignore")  # Sacred's import says that pkg_resources is 
 from loop_overhead import BATCH, SAMPLES, by_hand_selecting, make_parts
 
 from sacristan.experiments import Experiment
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.evaluation import Monitor
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer

@@ -36,7 +36,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.memory_and_speed import compare
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.callbacks import Callback
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.config.seed import torch_stream

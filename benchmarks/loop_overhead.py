@@ -28,7 +28,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.config.seed import torch_stream
 from sacristan.ingredients.datasets.batches import Data, TensorBatches

@@ -46,7 +46,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
 from sacristan.ingredients.losses.building import Loss

@@ -21,11 +21,10 @@ from sacristan.configs.nearest import suggestion
 from sacristan.configs.standard_streams import OutputError, checked_output, open_standard_streams
 from sacristan.experiments.running import commands
 from sacristan.experiments.running.command_line import check_command_line, settings_in, split_shown_words
-from sacristan.experiments.running.failures import ending_of
+from sacristan.experiments.running.endings import ending_of, show_next_steps
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.launching import Launcher
 from sacristan.experiments.running.main_file import MainFile
-from sacristan.experiments.running.next_steps import show_next_steps
 from sacristan.experiments.running.one_run import only_run
 from sacristan.ingredients.config.entry_types import typed
 from sacristan.ingredients.config.files import guard_sacred

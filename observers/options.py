@@ -16,7 +16,7 @@ import_sacred()
 
 from sacred.commandline_options import cli_option
 
-from sacristan.observers.notifying.addresses import ADDRESSES_VARIABLE
+from sacristan.observers.notifying.messages import ADDRESSES_VARIABLE
 from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = [

@@ -1,26 +1,54 @@
-"""`print_config`, `print_named_configs` and `save_config`, instead of Sacred's; and `replay`."""
+"""`print_config`, `print_named_configs` and `save_config`, instead of Sacred's; and `replay`.
+
+`replay` runs the experiment's main function up to its training, which then repeats one step alone. The training asks
+`bundle_to_replay` for the bundle, repeats the step that it holds, and raises `Replayed`. So model, task and the
+optimizers are those that the experiment itself makes.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import inspect
 import logging
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import sacred
+from sacred.utils import PATHCHANGE, join_paths
 
 from sacristan.configs.files import typed_name
-from sacristan.experiments.running.config_text import format_config, in_order, narrowed
-from sacristan.experiments.running.replaying import Replayed, replaying
+from sacristan.configs.map import is_group
+from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.files import write_config_file
 from sacristan.ingredients.errors import ConfigError
-from sacristan.observers.record.object_names import named
+from sacristan.observers.record.object_names import named, object_name
+from sacristan.observers.record.schema import CONFIG
 
-__all__ = ["lacking", "make_print_config", "make_print_named_configs", "make_replay", "save_config", "unread_tools"]
+__all__ = [
+    "CHANGED",
+    "INCIDENT",
+    "Replayed",
+    "Unframed",
+    "bundle_to_replay",
+    "check_words",
+    "config_of_bundle",
+    "format_config",
+    "in_order",
+    "lacking",
+    "make_print_config",
+    "make_print_named_configs",
+    "make_replay",
+    "narrowed",
+    "replaying",
+    "save_config",
+    "unread_tools",
+]
 
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
@@ -110,3 +138,182 @@ def make_replay(main: Callable[[], Any]) -> Callable[[str], dict[str, Any] | Non
         raise ConfigError("replay: the experiment ended without a training by loop.fit, so no step was taken")
 
     return replay
+
+
+# ---------------------------------------------------------------------- the text of print_config
+
+# The word that chooses the entries which are not at their defaults.
+CHANGED = "changed"
+# The ingredients of the lab that people change first.
+_FIRST = ("data", "model", "loss", "optimizer", "scheduler", "training")
+# Columns that the entries take at most, and that their meanings take at least.
+_MAX_WIDTH, _MIN_ROOM = 44, 20
+
+# Pairs of a dotted name and a value; PATHCHANGE for a group, which its entries follow.
+Rows = Sequence[tuple[str, Any]]
+
+
+def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
+    """Sort the entries in the order in which people change them; `ingredients` are in the order of composition.
+
+    The experiment's own come first, then those of its own ingredients, then data, model, loss, optimizer, scheduler,
+    training, and then the other ingredients. Within each, the order of the declaration holds, plain entries first.
+    """
+    own = [name for name, part in ingredients.items() if not getattr(part, "is_of_lab", False)]
+    order = list(dict.fromkeys([*own, *_FIRST, *ingredients]))
+    known = {name: place for place, name in enumerate(order)}
+    # A group of the experiment that is no ingredient is its own.
+    return list(_rows(dict(sorted(config.items(), key=lambda item: known.get(item[0], -1)))))
+
+
+def _rows(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(config.items(), key=lambda item: is_group(item[1])):
+        entry = join_paths(path, name)
+        if is_group(value):
+            yield entry, PATHCHANGE
+            yield from _rows(value, entry)
+        else:
+            yield entry, value
+
+
+def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Collection[str]) -> None:
+    """Reject words after `print_config` that match no entry; the error suggests the nearest name or command."""
+    entries = [entry for entry, _ in _rows(config)]
+    for word in words:
+        if word != CHANGED and not any(word in entry for entry in entries):
+            hint = suggestion(
+                word, [*commands, *entries], "print_config without it lists the settings, and help the commands"
+            )
+            raise ConfigError(f"{word}: there is no such command or setting; {hint}")
+
+
+def narrowed(rows: Rows, words: Collection[str], is_changed: Callable[[str], bool]) -> Rows:
+    """Return the entries whose dotted names contain one of the words, with their groups; all without words.
+
+    The word `CHANGED` leaves out entries that are at their defaults.
+    """
+    parts = [word for word in words if word != CHANGED]
+    entries = [entry for entry, value in rows if value is not PATHCHANGE]
+    if parts:
+        entries = [entry for entry in entries if any(part in entry for part in parts)]
+    if CHANGED in words:
+        entries = list(filter(is_changed, entries))
+    kept = {*entries, *(entry[:end] for entry in entries for end, sign in enumerate(entry) if sign == ".")}
+    return [(entry, value) for entry, value in rows if entry in kept]
+
+
+def format_config(
+    rows: Rows,
+    changes: Any,
+    colours: Mapping[str, str],
+    origins: Mapping[str, str] = {},
+    columns: int | None = None,
+) -> list[str]:
+    """Return the lines of `print_config`.
+
+    `colours` are escape sequences by kind (changed, type, added, doc), empty for none. `origins` are those of entries
+    that are not at their defaults. Docs are wrapped to `columns`; None for one line an entry.
+    """
+    texts = [(path, _entry(path, value)) for path, value in rows]
+    most = _MAX_WIDTH if columns is None else min(_MAX_WIDTH, columns * 2 // 5)
+    width = min(most, max((len(text) for _, text in texts), default=0))
+    room = None if columns is None else max(_MIN_ROOM, columns - width - 4)
+    end = "\033[0m" if colours["doc"] else ""
+    lines = []
+    for path, text in texts:
+        kind = _kind_of_change(path, changes)
+        shown = f"{colours[kind]}{text}{end}" if kind else text
+        origin = f"[{origins[path]}]" if path in origins else ""
+        doc = " ".join(filter(None, (origin, changes.docs.get(path, ""))))
+        padding = " " * max(2, width + 2 - len(text))
+        first, *rest = _wrapped(doc, room, has_row=len(text) <= width)
+        lines.append(f"{shown}{padding}{colours['doc']}# {first}{end}" if first else shown)
+        lines += [f"{' ' * (width + 2)}{colours['doc']}# {part}{end}" for part in rest]
+    return lines
+
+
+def _wrapped(doc: str, room: int | None, *, has_row: bool) -> list[str]:
+    """Return the rows of a wrapped meaning; the first is on the entry's line, or empty if a long value fills that."""
+    if room is None or not doc:
+        return [doc]
+    rows = textwrap.wrap(doc, room, break_long_words=False, break_on_hyphens=False)
+    return rows if has_row else ["", *rows]
+
+
+def _entry(path: str, value: Any) -> str:
+    key = "  " * path.count(".") + path.rpartition(".")[2]
+    return f"{key}:" if value is PATHCHANGE else f"{key} = {_shown(value)}"
+
+
+def _kind_of_change(path: str, changes: Any) -> str:
+    """Return the kind of change, a key of the colours; empty for an entry at its default."""
+    if path in changes.typechanged:
+        return "type"
+    if path in changes.added:
+        return "added"
+    return "changed" if path in changes.modified else ""
+
+
+def _shown(value: Any) -> str:
+    """Return a value as one would type it: a class or function by its dotted name."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_shown, value))}]"
+    return object_name(value) or repr(named(value))
+
+
+# ---------------------------------------------------------------------- replaying a step
+
+# What was not finite, and where; the last file of a bundle to be written.
+INCIDENT = "incident.json"
+
+_bundle: contextvars.ContextVar[Path | None] = contextvars.ContextVar("bundle", default=None)
+
+
+class Replayed(Exception):  # noqa: N818 - it is no error
+    """The training has repeated the step, and ends here.
+
+    Args:
+        finding: The cause of the non-finite step; None if it was finite.
+    """
+
+    def __init__(self, report: str, finding: Mapping[str, Any] | None) -> None:
+        super().__init__(report)
+        self.report = report
+        self.finding = finding
+
+
+def bundle_to_replay() -> Path | None:
+    """Return the bundle whose step is to be repeated; None in an ordinary training."""
+    return _bundle.get()
+
+
+@contextlib.contextmanager
+def replaying(bundle: Path) -> Iterator[None]:
+    """Let the training in the block repeat the step of a bundle, and raise `Replayed`."""
+    token = _bundle.set(bundle)
+    try:
+        yield
+    finally:
+        _bundle.reset(token)
+
+
+def config_of_bundle(bundle: Any) -> str:
+    """Return the path of the config file in a bundle, whose folder is as typed, or None if it was not."""
+    expected = "a folder such as my_runs/3/checkpoints/nonfinite-000000120"
+    if bundle is None:
+        raise ConfigError(f"replay: got no bundle; write replay with bundle=FOLDER, {expected}")
+    missing = [name for name in (CONFIG, INCIDENT) if not Path(str(bundle), name).is_file()]
+    if missing:
+        raise ConfigError(f"bundle: got {bundle!r}, which holds no {missing[0]}; expected {expected}")
+    return str(Path(str(bundle), CONFIG))
+
+
+# The lines that Sacred logs around the output of a command.
+_FRAME = ("Running command '%s'", "Started", "Completed after %s", "Failed after %s!")
+
+
+class Unframed(logging.LoggerAdapter):
+    """Sacred's logger of a command that only prints: its output shows without the lines around it."""
+
+    def log(self, level: int, msg: object, *args: Any, **kwargs: Any) -> None:
+        super().log(logging.DEBUG if msg in _FRAME else level, msg, *args, **kwargs)

@@ -1,16 +1,24 @@
-"""Compute the config of an experiment, once, before there is a run.
+"""Compute the config of an experiment, once, before there is a run, with its aliases and the origin of each value.
 
 The phases are those of `sacred.initialize.create_run`, which computes a config and makes a run of it in one go. Apart
-from each other, checks and aliases come in between, and a config can be computed that no run will have.
+from each other, checks and aliases come in between, and a config can be computed that no run will have. An alias is an
+entry at the root that stands for an ingredient's entry, such as `lr` for `optimizer.lr`. The origin of a value is the
+command line, a hook, a named config, a recipe, or its default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import copy
+import logging
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import sacred
+from sacred.config import ConfigDict
+from sacred.config.config_summary import ConfigSummary
 from sacred.config.custom_containers import make_read_only
 from sacred.initialize import (
     create_scaffolding,
@@ -29,6 +37,7 @@ from sacred.utils import (
     convert_to_nested_dict,
     get_by_dotted_path,
     is_prefix,
+    iter_prefixes,
     iterate_flattened,
     join_paths,
     recursive_update,
@@ -36,14 +45,97 @@ from sacred.utils import (
     set_by_dotted_path,
 )
 
-from sacristan.experiments.running.aliases import Aliases
-from sacristan.experiments.running.log_lines import log_to_stderr
-from sacristan.ingredients.config.files import keeping_opaque
-from sacristan.ingredients.config.ingredient import make_writable
+from sacristan.configs.map import is_group
+from sacristan.ingredients.config.files import keeping_opaque, read_config_file
+from sacristan.ingredients.config.ingredient import ConfigHook, make_writable
 from sacristan.ingredients.config.named_values import Gathered
 from sacristan.ingredients.config.scope import Scope
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.file.sacred_form import plain
 
-__all__ = ["ComputedConfig"]
+__all__ = ["Aliases", "ComputedConfig", "log_to_stderr", "origins"]
+
+_UNSET = object()
+
+
+class Aliases:
+    """The aliases of an experiment; `targets` has the dotted name of the entry that each stands for."""
+
+    def __init__(self) -> None:
+        self.targets: dict[str, str] = {}
+
+    def mirror(self, updates: dict[str, Any]) -> None:
+        """Set both names of an entry in `updates`, which a call or the command line sets, where one of them is set."""
+        for alias, target in self.targets.items():
+            at_root, at_target = updates.get(alias, _UNSET), get_by_dotted_path(updates, target, _UNSET)
+            if at_root is not _UNSET and at_target is not _UNSET and at_root != at_target:
+                _reject(alias, at_root, target, at_target)
+            if at_root is not _UNSET:
+                set_by_dotted_path(updates, target, at_root)
+            elif at_target is not _UNSET:
+                updates[alias] = at_target
+
+    def carry(self, updates: dict[str, Any]) -> None:
+        """Set the entry of each alias that only the root sets, as named configs and files do, in `updates`.
+
+        An entry that is set as well keeps its value, and `follow` compares the two.
+        """
+        for alias, target in self.targets.items():
+            if alias in updates and get_by_dotted_path(updates, target, _UNSET) is _UNSET:
+                set_by_dotted_path(updates, target, updates[alias])
+
+    def follow(self, config: Mapping[str, Any], changes: ConfigSummary, updates: dict[str, Any]) -> bool:
+        """Set both names in `updates` where a scope or hook of the experiment gave an alias a value of its own.
+
+        Returns whether anything was set, so that the config has to be computed again. `ConfigError` if the two have
+        different values, or one of them is not an entry.
+        """
+        is_changed = False
+        for alias, target in self.targets.items():
+            at_root, at_target = config.get(alias, _UNSET), get_by_dotted_path(config, target, _UNSET)
+            if target == "seed" and at_target is _UNSET:
+                at_target = None  # it is drawn afterwards, unless it is set
+            if _UNSET in (at_root, at_target):
+                missing = alias if at_root is _UNSET else target
+                raise ConfigError(
+                    f"{missing}: there is no such entry, so {alias} cannot be an alias of {target}; add it"
+                )
+            if at_root != at_target:
+                if target in changes.modified:
+                    _reject(alias, at_root, target, at_target)
+                set_by_dotted_path(updates, target, at_root)
+                updates[alias] = at_root
+                is_changed = True
+        return is_changed
+
+    def mark(self, changes: ConfigSummary) -> None:
+        """Mark each alias as changed, in Sacred's summary, where the entry it stands for is."""
+        for alias, target in self.targets.items():
+            for marked in (changes.modified, changes.added):
+                marked |= {alias} if target in marked else set()
+            if target in changes.typechanged:
+                changes.typechanged[alias] = changes.typechanged[target]
+
+    @contextlib.contextmanager
+    def named_as_typed(self, typed: Collection[str]) -> Iterator[None]:
+        """Use the aliases in error messages of the block where the user typed those."""
+        try:
+            yield
+        except ConfigError as error:
+            message = str(error)
+            for alias in self.targets.keys() & set(typed):
+                message = re.sub(rf"\b{re.escape(self.targets[alias])}\b", alias, message)
+            error.args = (message,)
+            raise
+
+
+def _reject(alias: str, at_root: Any, target: str, at_target: Any) -> NoReturn:
+    raise ConfigError(
+        f"{alias} and {target} are one setting, but got {alias}={at_root} and {target}={at_target}; give one of them"
+    )
+
+
+# ---------------------------------------------------------------------- the config
 
 
 class ComputedConfig:
@@ -159,3 +251,133 @@ def _legacy_defaults(experiment: sacred.Experiment, parts: Sequence[sacred.Ingre
             for name, value in scope.legacy_defaults.items():
                 set_by_dotted_path(found, join_paths(path, name), value)
     return found
+
+
+# ---------------------------------------------------------------------- origins
+
+_DEFAULT = "default"
+_TYPED = "command line"
+_DRAWN = "drawn"
+
+
+def origins(
+    experiment: sacred.Experiment,
+    computed: ComputedConfig,
+    updates: Mapping[str, Any],
+    named_configs: Sequence[str],
+    aliases: Mapping[str, str],
+) -> list[dict[str, Any]]:
+    """Return the origins of all entries that are not at their defaults, or were typed.
+
+    Call it right after the config is computed, because scopes and hooks know what they set when they were last called.
+    The result is a list of `{"origin": ..., "entries": [dotted names]}`, as MongoDB rejects keys with dots.
+    `named_configs` are in the order in which they apply; `aliases` map root entries to dotted names.
+    """
+    parts = [part for part, _ in list(experiment.traverse_ingredients())]
+    found = _of_named_configs(experiment, computed, named_configs)
+    for hook in [hook for part in parts for hook in part.config_hooks if isinstance(hook, ConfigHook)]:
+        found |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
+    found |= dict.fromkeys((entry for entry, _ in iterate_flattened(updates)), _TYPED)
+    for alias, target in aliases.items():
+        origin = found.get(target) or found.get(alias)
+        found |= {} if origin is None else {alias: origin, target: origin}
+    found.setdefault("seed", _DEFAULT if _is_declared(experiment, "seed") else _DRAWN)
+    return _grouped(found, computed.values)
+
+
+def _grouped(by_entry: Mapping[str, str], config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the entries by origin, without those that are at their defaults, or not in the config."""
+    missing = object()
+    groups: dict[str, list[str]] = {}
+    for entry, origin in sorted(by_entry.items()):
+        if origin == _DEFAULT:
+            continue
+        if keyed := _recorded_names(entry, config):
+            groups.setdefault(origin, []).extend(keyed)
+        elif get_by_dotted_path(config, entry, missing) is not missing:
+            groups.setdefault(origin, []).append(entry)
+    return [{"origin": origin, "entries": entries} for origin, entries in groups.items()]
+
+
+def _recorded_names(entry: str, config: Mapping[str, Any]) -> list[str]:
+    """Return the recorded names in the dict with non-string keys that an entry is, or is in."""
+    for name in iter_prefixes(entry):
+        value = get_by_dotted_path(config, name)
+        if isinstance(value, dict) and value and not is_group(value):
+            return [join_paths(name, key) for key, _ in iterate_flattened(plain(value))]
+        if not isinstance(value, dict):
+            break
+    return []
+
+
+def _of_named_configs(
+    experiment: sacred.Experiment, computed: ComputedConfig, named_configs: Sequence[str]
+) -> dict[str, str]:
+    """Return the last named config or file that changed each entry from its default, by entry."""
+    known = dict(experiment.gather_named_configs())
+    parts = [part.path for part, _ in list(experiment.traverse_ingredients()) if part is not experiment]
+    at_default = _AtDefault(computed.changes, parts)
+    found: dict[str, str] = {}
+    for name in named_configs:
+        path = "" if name not in known else name.rpartition(".")[0]
+        entries = [join_paths(path, entry) for entry in _entries(name, known)]
+        found |= {entry: name for entry in entries if not at_default(entry)}
+    return found
+
+
+class _AtDefault:
+    """Checks whether an entry is at its default although a named config or file sets it.
+
+    Args:
+        parts: Dotted paths of the ingredients.
+    """
+
+    def __init__(self, changes: Any, parts: Collection[str]) -> None:
+        self._changed = {*changes.added, *changes.modified, *changes.typechanged}
+        self._documented, self._parts = changes.docs, parts
+
+    def __call__(self, entry: str) -> bool:
+        # Within a dict whose keys are free, the dict itself is changed.
+        for name in reversed(list(iter_prefixes(entry))):
+            if name in self._parts:
+                break
+            if name in self._changed:
+                return False
+            if name in self._documented:
+                break
+        return True
+
+
+def _entries(name: str, known: Mapping[str, Any]) -> Iterable[str]:
+    """Return the dotted names of the entries that a named config or file sets."""
+    if Path(name).is_file():
+        return [entry for entry, _ in iterate_flattened(read_config_file(name))]
+    config = known.get(name)
+    if isinstance(config, Scope):
+        return config.has_set
+    return [entry for entry, _ in iterate_flattened(config._conf)] if isinstance(config, ConfigDict) else ()
+
+
+def _is_declared(experiment: sacred.Experiment, name: str) -> bool:
+    return any(
+        name in (config.has_set if isinstance(config, Scope) else getattr(config, "_conf", ()))
+        for config in experiment.configurations
+    )
+
+
+def log_to_stderr() -> None:
+    """Log to stderr in Sacred's format, from INFO on, unless the program has set up logging itself."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Formatter("%(levelname)s - %(name)s - %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+class _Formatter(logging.Formatter):
+    """Names a module of the lab by the last part of its name; the packages before it say nothing to a user."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        package, _, rest = record.name.partition(".")
+        if rest and package == "sacristan":
+            record = copy.copy(record)
+            record.name = rest.rpartition(".")[2]
+        return super().formatMessage(record)

@@ -17,7 +17,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from sacristan.observers.errors import ObserversError
-from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
 from sacristan.observers.notifying.messages import (
     LEVELS,
     Message,
@@ -25,7 +24,9 @@ from sacristan.observers.notifying.messages import (
     SentMessages,
     alert_event,
     event_of_session,
+    finished_after_s,
     message_text,
+    read_addresses,
 )
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.identity import is_anonymous

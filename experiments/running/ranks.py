@@ -22,7 +22,7 @@ from typing import Any, ParamSpec, TypeVar
 import sacred
 from sacred.utils import iterate_flattened
 
-from sacristan.experiments.running.failures import format_failure
+from sacristan.experiments.running.endings import format_failure
 from sacristan.experiments.running.signals import Terminated
 from sacristan.ingredients.errors import ConfigError, RankError
 from sacristan.ingredients.ranks.group import is_of_connection, leave

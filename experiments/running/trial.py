@@ -17,7 +17,7 @@ from typing import Any
 
 from sacred.utils import SacredInterrupt
 
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.ingredients.errors import ConcurrentRunError, ConfigError
 from sacristan.observers.record.identity import TRIAL_VARIABLE, lease
 

@@ -13,7 +13,7 @@ import wrapt
 from sacred.run import Run
 
 from sacristan.configs.importing import resume_collection
-from sacristan.experiments.running.forking import ending_children
+from sacristan.experiments.running.one_run import ending_children
 from sacristan.experiments.running.ranks import ending_together
 from sacristan.experiments.running.signals import Signals
 from sacristan.ingredients.ranks.world import Notices

@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from sacristan.experiments.running.replaying import INCIDENT, Replayed, bundle_to_replay
+from sacristan.experiments.running.commands import INCIDENT, Replayed, bundle_to_replay
 from sacristan.experiments.training.callbacks import Callbacks
 from sacristan.experiments.training.diagnosis import Finding, diagnose, non_finite_gradients, non_finite_parameters
 from sacristan.experiments.training.gradients import grouped

@@ -14,8 +14,13 @@ from typing import Any
 
 from sacristan.observers.provenance.git import lab_git_state, lab_version
 from sacristan.observers.provenance.machine import load_nvml, machine, packages
-from sacristan.observers.provenance.reads import OpenedFiles, variables_in
-from sacristan.observers.provenance.sources import Libraries, changed_libraries, imported_files
+from sacristan.observers.provenance.sources import (
+    Libraries,
+    OpenedFiles,
+    changed_libraries,
+    imported_files,
+    variables_in,
+)
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.schema import PROVENANCE

@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Watch, once or forever."""
     from sacristan.observers.errors import MissingExtraError, NotifyError
-    from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
+    from sacristan.observers.notifying.messages import finished_after_s, read_addresses
 
     try:
         after_s = finished_after_s()

@@ -21,8 +21,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sacristan.observers.provenance.machine import machine, packages
-from sacristan.observers.provenance.reads import changed_reads
-from sacristan.observers.provenance.sources import changed_libraries, file_digest, is_loose
+from sacristan.observers.provenance.sources import changed_libraries, changed_reads, file_digest, is_loose
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import redact
 from sacristan.runs.errors import StoreError

@@ -306,7 +306,7 @@ class Run(RecordReader):
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """First, last, min, max and so on of every metric; see `observers/record/points/summaries.py`."""
+        """First, last, min, max and so on of every metric; see `observers/record/points/points.py`."""
         summary = self._read_part("summary")
         return {name: value for name, value in summary.items() if isinstance(value, dict)}
 
@@ -315,7 +315,7 @@ class Run(RecordReader):
         info = self._read_part("info")
         if not (names := sorted(set(curves_in(info)) - self.summary.keys())):
             return self.summary
-        from sacristan.observers.record.points.summaries import summarize
+        from sacristan.observers.record.points.points import summarize
 
         curves = ((name, _curve_in(info, name)) for name in names)
         return {**self.summary, **{name: summarize(one.values, one.steps) for name, one in curves if one is not None}}

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.record.points.intact_points import entries_of
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series
-from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series, summarize
 from sacristan.observers.record.schema import MAX_SACRED_POINTS, NAMES, POINTS, SACRED_METRICS, SUMMARY, SUMS
 from sacristan.runs.query.times import without_zone
 from sacristan.runs.stores.run import Run

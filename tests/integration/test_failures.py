@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sacristan.experiments.running.failures import format_failure
+from sacristan.experiments.running.endings import format_failure
 from sacristan.ingredients.config.entry_types import conform
 from tests.processes import PIPE, run
 

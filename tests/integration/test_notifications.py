@@ -26,8 +26,14 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.errors import MissingExtraError, NotifyError
 from sacristan.observers.notifying import messages, sender
-from sacristan.observers.notifying.addresses import finished_after_s, read_addresses
-from sacristan.observers.notifying.messages import ABANDONED_S, Message, Sending, SentMessages
+from sacristan.observers.notifying.messages import (
+    ABANDONED_S,
+    Message,
+    Sending,
+    SentMessages,
+    finished_after_s,
+    read_addresses,
+)
 from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
 from sacristan.runs.errors import StoreAwayError

@@ -15,7 +15,7 @@ from sacred.observers import RunObserver
 
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
-from sacristan.experiments.running.media_buffer import MediaBuffer
+from sacristan.experiments.running.buffers import MediaBuffer
 from sacristan.observers import (
     Audio,
     FileObserver,
@@ -126,7 +126,7 @@ def test_file_that_cannot_be_made_is_said_and_counted_and_the_run_goes_on(tmp_pa
 
 
 def test_file_is_made_on_the_thread_of_the_beats_until_too_much_waits(tmp_path, monkeypatch):
-    monkeypatch.setattr("sacristan.experiments.running.media_buffer.MAX_WAITING_BYTES", 1000)
+    monkeypatch.setattr("sacristan.experiments.running.buffers.MAX_WAITING_BYTES", 1000)
     threads = []
 
     class Noted(Image):

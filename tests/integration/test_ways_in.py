@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from sacristan.experiments import Experiment
-from sacristan.experiments.running.config_text import in_order
+from sacristan.experiments.running.commands import in_order
 from sacristan.ingredients import Ingredient
 
 

@@ -23,10 +23,14 @@ import numpy as np
 from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.points.points import (
+    CHUNK_POINTS,
+    NO_SUMMARIES,
     POINT,
     SLOT,
     TICKS_PER_S,
     Series,
+    Summaries,
+    add_to_summaries,
     of_metrics,
     points_in,
     rows_by_metric,
@@ -50,6 +54,7 @@ __all__ = [
     "read_metric",
     "read_metrics",
     "read_points",
+    "read_summaries",
 ]
 
 _log = logging.getLogger(__name__)
@@ -351,3 +356,14 @@ def _status(folder: Path) -> tuple[int, int]:
         return status.st_ino, status.st_size
     except FileNotFoundError:
         return 0, 0
+
+
+def read_summaries(folder: Path) -> Summaries:
+    """Return the summary of every metric, over all intact points in `metrics.bin`."""
+    summary, names, start = NO_SUMMARIES, read_names(folder), 0
+    while True:
+        points, count = read_intact_points(folder, start, start + CHUNK_POINTS)
+        if not count:
+            return summary
+        summary = add_to_summaries(summary, points, names)
+        start += count

@@ -20,12 +20,12 @@ from sacristan.observers.record.points.intact_points import (
     read_intact_points,
     read_live,
     read_points,
+    read_summaries,
 )
 from sacristan.observers.record.points.live_points import HALF_POINTS
 from sacristan.observers.record.points.point_log import ChildPoints, PointLog
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Metric
+from sacristan.observers.record.points.points import POINT, TICKS_PER_S, GrowingSummaries, Metric
 from sacristan.observers.record.points.rewinding import read_position
-from sacristan.observers.record.points.summaries import GrowingSummaries, summaries
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
 
 __all__ = ["PointFiles"]
@@ -194,7 +194,7 @@ class PointFiles(PointLog):
 
     def _sum_up_again(self) -> None:
         self.num_changes += 1
-        self._summaries.restart(summaries(self.folder), self._points.num_written)
+        self._summaries.restart(read_summaries(self.folder), self._points.num_written)
 
     def _note_written(self, at: int, data: memoryview) -> None:
         self.num_changes += 1

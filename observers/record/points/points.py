@@ -1,14 +1,18 @@
-"""The points of a run as arrays: their layout on disk and in memory, and the metrics in them.
+"""The points of a run as arrays: their layout on disk and in memory, the metrics in them, and their summaries.
 
-Reading them from a run's folder is in `sacristan.observers.record.points.intact_points`.
+Reading them from a run's folder is in `sacristan.observers.record.points.intact_points`. A summary is a curve in ten
+numbers, extended as points are logged. The sum behind each mean is exact, so that the same points have the same
+summary, however they arrived: in a few large heartbeats or many small ones, in one session or several, copied or
+imported.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -16,19 +20,24 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "NO_SUMMARIES",
     "POINT",
     "SLOT",
     "STAMP_SHIFT",
     "TICKS_PER_S",
+    "GrowingSummaries",
     "Metric",
     "Names",
     "Series",
+    "Summaries",
+    "add_to_summaries",
     "by_name",
     "is_rewound",
     "of_metrics",
     "points_in",
     "rows_by_metric",
     "split_metrics",
+    "summarize",
     "to_steps",
 ]
 
@@ -206,3 +215,218 @@ def rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
     ordered = metric[order]
     starts = np.flatnonzero(np.diff(ordered, prepend=ordered[0] + 1))
     return dict(zip(ordered[starts].tolist(), np.split(order, starts[1:]), strict=True))
+
+
+# ---------------------------------------------------------------------- summaries
+
+CHUNK_POINTS = 2**18
+_NONE = np.empty(0, POINT)
+# Sums are counted in the least float, 2**-1074, of which every finite float is a multiple.
+_UNIT_BITS = 1074
+# Greater numbers could overflow while they are split, and are added one by one.
+_MAX_SPLIT = 2.0**960
+
+
+class Summaries(NamedTuple):
+    """The summaries of metrics by name, and the exact sum behind each mean, as a multiple of 2**-1074."""
+
+    rows: dict[str, dict[str, Any]]
+    totals: dict[str, int]
+
+
+NO_SUMMARIES = Summaries({}, {})
+
+
+class GrowingSummaries:
+    """The summaries of a file of points that grows; new points are kept in memory until many can be added at once.
+
+    Args:
+        read: Returns points `start` to `stop` of the file, for points that are no longer in memory.
+    """
+
+    def __init__(self, read: Callable[[int, int], np.ndarray]) -> None:
+        self._read = read
+        # The summaries, and the number of points in them, which change together.
+        self._done: tuple[Summaries, int] = (NO_SUMMARIES, 0)
+        # Points that are still in memory, and the number of the first one in the file.
+        self._fresh: list[np.ndarray] = []
+        self._start = self._num_fresh = 0
+
+    def note(self, start: int, points: np.ndarray) -> bool:
+        """Keep points that were appended after `start` others; return whether it is time to call `extend`."""
+        if self._start + self._num_fresh != start:
+            self._fresh, self._start, self._num_fresh = [], start, 0
+        self._fresh.append(points)
+        self._num_fresh += len(points)
+        return self._num_fresh >= CHUNK_POINTS
+
+    def extend(self, num_points: int, names: Names) -> dict[str, dict[str, Any]]:
+        """Extend the summaries to all points in the file, and return them."""
+        summary, done = self._done
+        start, known = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
+        self._fresh, self._start, self._num_fresh = [], start + len(known), 0
+        while done < num_points:
+            end = min(done + CHUNK_POINTS, num_points)
+            if start <= done and end <= start + len(known):
+                points = known[done - start : end - start]
+            else:
+                points = self._read(done, end)
+            if not len(points):  # the file was removed
+                break
+            done += len(points)
+            summary = add_to_summaries(summary, points, names)
+            self._done = summary, done
+        return summary.rows
+
+    def restart(self, summary: Summaries, num_points: int) -> None:
+        """Replace the summaries, after the file's content was replaced."""
+        self._fresh, self._num_fresh = [], 0
+        self._done = summary, num_points
+
+
+def summarize(values: np.ndarray, steps: np.ndarray) -> dict[str, Any]:
+    """Return the summary of one metric, from its values and steps (n,), at least one.
+
+    It has `count`, `first`, `last`, `last_step`, `min`, `min_step`, `max`, `max_step`, `mean`. NaN counts as a value
+    for `first` and `last` only; `finite` is the number of values in `mean`.
+    """
+    is_float = steps.dtype.kind == "f"
+    rows = np.zeros(len(values), POINT)
+    rows["value"] = values
+    rows["step"] = steps.astype(np.float64).view(np.int64) if is_float else steps
+    return add_to_summaries(NO_SUMMARIES, rows, {0: ("", is_float)}).rows[""]
+
+
+def add_to_summaries(before: Summaries, points: np.ndarray, names: Names) -> Summaries:
+    """Return the summaries after more points; see `summarize`.
+
+    All metrics are processed at once, so ten thousand cost hardly more than one.
+
+    `before` is not modified. Points without a name are skipped.
+    """
+    if not len(points):
+        return before
+    groups: dict[str, int] = {}
+    # By id: the group, and whether steps are floats. The last entry is for ids without a name.
+    last = max(names, default=-1) + 1
+    group_of, float_of = np.full(last + 1, -1), np.zeros(last + 1, bool)
+    number = np.minimum(points["metric"], last)
+    present = np.flatnonzero(np.bincount(number)).tolist()
+    for each in present:
+        if each in names:
+            name, float_of[each] = names[each]
+            group_of[each] = groups.setdefault(name, len(groups))
+    if len(groups) == len(present) == 1:
+        rows, starts, is_float = points, np.zeros(1, np.intp), float_of[number]
+    else:
+        group = group_of[number]
+        order = np.argsort(group, kind="stable")
+        order = order[np.searchsorted(group[order], 0) :]
+        if not len(order):
+            return before
+        rows, starts = points[order], np.searchsorted(group[order], np.arange(len(groups)))
+        is_float = float_of[number[order]]
+    changed, totals = {}, {}
+    for name, new in zip(groups, _summaries_of(rows, is_float, starts), strict=True):
+        totals[name] = before.totals.get(name, 0) + new["total"]
+        changed[name] = _joined(before.rows.get(name), new, totals[name])
+    return Summaries({**before.rows, **changed}, {**before.totals, **totals})
+
+
+def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) -> Iterator[dict[str, Any]]:
+    """Yield the summary of each group of `rows` (n,), which begin at `starts`, with the exact total for the mean."""
+    values = np.ascontiguousarray(rows["value"])
+    ends = np.append(starts[1:], len(rows))
+    lengths = ends - starts
+    finite = np.isfinite(values)
+    columns: dict[str, Any] = {
+        "count": lengths.tolist(),
+        "first": values[starts].tolist(),
+        "last": values[ends - 1].tolist(),
+        "last_step": _steps(rows, is_float, ends - 1),
+    }
+    if finite.all():  # the common case, in less than half of the time
+        is_nan, summed, num_finite, num_numbers = None, values, lengths, lengths
+    else:
+        is_nan, summed = np.isnan(values), np.where(finite, values, 0.0)
+        num_finite = np.add.reduceat(finite.astype(np.int64), starts)
+        num_numbers = np.add.reduceat((~is_nan).astype(np.int64), starts)
+    total = _exact_sums(summed, starts, lengths)
+    columns |= {"finite": num_finite.tolist(), "total": total, "numbers": num_numbers.tolist()}
+    for name, extreme, none in (("min", np.minimum, math.inf), ("max", np.maximum, -math.inf)):
+        at = _extremes(values, is_nan, starts, lengths, extreme, none)
+        columns |= {name: values[at].tolist(), f"{name}_step": _steps(rows, is_float, at)}
+    for entries in zip(*columns.values(), strict=True):
+        yield dict(zip(columns, entries, strict=True))
+
+
+def _exact_sums(values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> list[int]:
+    """Return the sum of the finite values (n,) of each group, as a multiple of 2**-1074.
+
+    Each round takes so many leading bits from all values that their sum, in any order, is a float without rounding.
+
+    Source: https://doi.org/10.1137/050645671 (algorithm 3.2, ExtractVector)
+    """
+    if len(values) == len(starts):  # one point of each of many metrics
+        return [_in_units(value) for value in values.tolist()]
+    totals = [0] * len(starts)
+    is_huge = np.abs(values) > _MAX_SPLIT
+    if is_huge.any():
+        rows = np.flatnonzero(is_huge)
+        for group, value in zip(np.searchsorted(starts, rows, "right") - 1, values[rows].tolist(), strict=True):
+            totals[group] += _in_units(value)
+        values = np.where(is_huge, 0.0, values)
+    room = np.frexp(lengths + 2.0)[1]
+    while values.any():
+        greatest = np.maximum.reduceat(np.abs(values), starts)
+        bound = np.repeat(np.ldexp(1.0, np.frexp(greatest)[1] + room), lengths)
+        leading = (bound + values) - bound
+        values = values - leading
+        sums = np.add.reduceat(leading, starts).tolist()
+        totals = [total + _in_units(part) if part else total for total, part in zip(totals, sums, strict=True)]
+    return totals
+
+
+def _in_units(value: float) -> int:
+    numerator, denominator = value.as_integer_ratio()
+    return numerator << (_UNIT_BITS + 1 - denominator.bit_length())
+
+
+def _extremes(
+    values: np.ndarray,
+    is_nan: np.ndarray | None,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    extreme: np.ufunc,
+    none: float,
+) -> np.ndarray:
+    """Return the row of the first extreme of each group; any row for a group of nothing but NaN, which is not used."""
+    if is_nan is None and len(starts) == 1:
+        return np.array([np.argmin(values) if extreme is np.minimum else np.argmax(values)])
+    kept = values if is_nan is None else np.where(is_nan, none, values)
+    is_best = kept == np.repeat(extreme.reduceat(kept, starts), lengths)
+    if is_nan is not None:
+        is_best &= ~is_nan
+    return np.minimum.reduceat(np.where(is_best, np.arange(len(values)), len(values) - 1), starts)
+
+
+def _steps(rows: np.ndarray, is_float: np.ndarray, at: np.ndarray) -> list[int | float]:
+    steps = np.ascontiguousarray(rows["step"][at])
+    if not is_float.any():
+        return steps.tolist()
+    decoded = to_steps(steps, True).tolist()
+    return [b if f else a for a, b, f in zip(steps.tolist(), decoded, is_float[at].tolist(), strict=True)]
+
+
+def _joined(before: Mapping[str, Any] | None, new: dict[str, Any], total: int) -> dict[str, Any]:
+    """Return the summary of all points: `before` for the earlier ones, `new` for those that follow; `total` of both."""
+    row = dict(before or {"count": 0, "first": new["first"], "finite": 0, "mean": math.nan})
+    for name, is_better in (("min", float.__lt__), ("max", float.__gt__)):
+        if new["numbers"] and (name not in row or is_better(new[name], float(row[name]))):
+            row |= {name: new[name], f"{name}_step": new[f"{name}_step"]}
+    if new["finite"]:
+        row["finite"] += new["finite"]
+        row["mean"] = total / (row["finite"] << _UNIT_BITS)  # of two ints, which Python rounds correctly
+    row["count"] += new["count"]
+    row |= {"last": new["last"], "last_step": new["last_step"]}
+    return row

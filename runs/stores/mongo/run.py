@@ -21,8 +21,7 @@ from sacristan.observers.errors import ArtifactError
 from sacristan.observers.mongo.artifacts import fetch
 from sacristan.observers.mongo.documents import exact_part, exact_time, files_in, object_id, restore, stored_key
 from sacristan.observers.record.identity import true_status
-from sacristan.observers.record.points.points import Series
-from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.points.points import Series, summarize
 from sacristan.observers.record.schema import newer_format
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sacristan.observers.record.points.summaries import summarize
+from sacristan.observers.record.points.points import summarize
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.store import Store
 

@@ -3,7 +3,7 @@
 import pytest
 from sacred.config.config_summary import ConfigSummary
 
-from sacristan.experiments.running.config_text import format_config, in_order
+from sacristan.experiments.running.commands import format_config, in_order
 
 PLAIN = dict.fromkeys(["changed", "type", "added", "doc"], "")
 COLOURS = {"changed": "<c>", "type": "<t>", "added": "<a>", "doc": "<d>"}

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from sacristan.experiments.running.log_lines import log_to_stderr
+from sacristan.experiments.running.computed_config import log_to_stderr
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.running.replaying import Replayed, replaying
+from sacristan.experiments.running.commands import Replayed, replaying
 from sacristan.experiments.training.callbacks import Callback
 from sacristan.experiments.training.loop import fit
 from sacristan.experiments.training.trainer import Task

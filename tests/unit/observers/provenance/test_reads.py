@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sacristan.observers.provenance import reads
-from sacristan.observers.provenance.reads import OpenedFiles, changed_reads, variables_in
+from sacristan.observers.provenance import sources
+from sacristan.observers.provenance.sources import OpenedFiles, changed_reads, variables_in
 
 
 @pytest.fixture
@@ -58,9 +58,9 @@ def test_files_that_are_read_are_noted_however_they_are_opened(opened, tmp_path)
 
 
 def test_large_files_are_known_by_their_length_and_data_sets_are_left_out(opened, monkeypatch):
-    monkeypatch.setattr(reads, "_MAX_BYTES", 10)
-    monkeypatch.setattr(reads, "_MAX_BYTES_IN_ALL", 12)
-    monkeypatch.setattr(reads, "_MAX_FILES", 3)
+    monkeypatch.setattr(sources, "_MAX_BYTES", 10)
+    monkeypatch.setattr(sources, "_MAX_BYTES_IN_ALL", 12)
+    monkeypatch.setattr(sources, "_MAX_FILES", 3)
     opened.end()
     for name, length in (("a", 5), ("b", 11), ("c", 10), ("d", 1)):
         write(name, b"x" * length)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacristan.experiments.running.metrics_buffer import MetricsBuffer
+from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.observers.errors import MetricError
 
 
@@ -95,7 +95,7 @@ def test_what_is_no_number_is_refused_with_the_callers_line(buffer, value, said)
     buffer.log_scalar_metric("x", 0.5)
     with pytest.raises(MetricError, match=said) as refused:
         buffer.log_scalar_metric("x", value)
-    assert str(refused.value).startswith("log_scalar('x') in test_metrics_buffer.py, line ")
+    assert str(refused.value).startswith("log_scalar('x') in test_buffers.py, line ")
     with pytest.raises(MetricError, match=said):
         buffer.log_scalar_metric("other", value, 3)
     buffer.log_scalar_metric("x", 1.5)
@@ -169,7 +169,7 @@ def test_step_behind_the_greatest_is_refused_and_counts_for_nothing(buffer, valu
     for _ in range(2):
         with pytest.raises(MetricError, match=r"got no step, and the last one is 2\*\*63 - 1") as refused:
             buffer.log_scalar_metric("x", value)
-        assert str(refused.value).startswith("log_scalar('x') in test_metrics_buffer.py, line ")
+        assert str(refused.value).startswith("log_scalar('x') in test_buffers.py, line ")
     buffer.log_scalar_metric("x", value, 3)
     buffer.log_scalar_metric("x", value)
     assert logged(buffer) == {"x": [(2**63 - 1, 0.5), (3, 0.5), (4, 0.5)]}
@@ -184,7 +184,7 @@ def test_integers_that_a_float_cannot_hold_are_said_once_for_each_metric(buffer,
     said = [record.message for record in caplog.records]
     assert len(said) == 2
     assert f"got the integer {2**53 + 1}, which a float of 64 bits cannot hold" in said[0]
-    assert said[0].startswith("log_scalar('x') in test_metrics_buffer.py, line ")
+    assert said[0].startswith("log_scalar('x') in test_buffers.py, line ")
     assert f"got the integer {-(2**53) - 1}" in said[1]
 
 
@@ -195,7 +195,7 @@ def test_steps_without_a_number_count_on_from_the_last_of_any_kind(buffer):
 
 
 def test_clock_that_was_set_back_loses_no_point(buffer, monkeypatch):
-    monkeypatch.setattr("sacristan.experiments.running.metrics_buffer.run_time", lambda: 0.0)
+    monkeypatch.setattr("sacristan.experiments.running.buffers.run_time", lambda: 0.0)
     for step in range(3):
         buffer.log_scalar_metric("x", 1.0, step)
     assert [step for step, _ in logged(buffer)["x"]] == [0, 1, 2]
