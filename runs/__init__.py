@@ -97,8 +97,7 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
-    from sacristan.runs.notebooks.experiment_loader import ExperimentLoader
-    from sacristan.runs.notebooks.incense_loader import incense
+    from sacristan.runs.notebooks.experiment_loader import ExperimentLoader, incense
     from sacristan.runs.query.conditions import Words
     from sacristan.runs.rerun.reproducing import Reproduction, reproduce
     from sacristan.runs.rerun.resuming import fork, resume
@@ -110,10 +109,10 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.store import Store
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
-    from sacristan.runs.transfer.exporting import ExportedRun, export_to
     from sacristan.runs.transfer.fetching import Fetched, fetch
     from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
     from sacristan.runs.transfer.syncing import Reaped, SyncResult, reap, sync
+    from sacristan.runs.transfer.targets import ExportedRun, export_to
     from sacristan.runs.work.mongod import Mongod
 else:
     # The same for Python: a name that moves changes here and above.
@@ -122,8 +121,7 @@ else:
         "sacristan.runs.comparison.comparing": "Comparison compare",
         "sacristan.runs.comparison.difference": "Difference diff",
         "sacristan.runs.comparison.html_report": "write_report",
-        "sacristan.runs.notebooks.experiment_loader": "ExperimentLoader",
-        "sacristan.runs.notebooks.incense_loader": "incense",
+        "sacristan.runs.notebooks.experiment_loader": "ExperimentLoader incense",
         "sacristan.runs.query.conditions": "Words",
         "sacristan.runs.rerun.reproducing": "Reproduction reproduce",
         "sacristan.runs.rerun.resuming": "fork resume",
@@ -136,7 +134,7 @@ else:
         "sacristan.runs.transfer.archives": "Exported export_runs import_runs",
         "sacristan.runs.transfer.copying": "copy",
         "sacristan.runs.transfer.fetching": "Fetched fetch",
-        "sacristan.runs.transfer.exporting": "ExportedRun export_to",
+        "sacristan.runs.transfer.targets": "ExportedRun export_to",
         "sacristan.runs.transfer.foreign": "ImportedRun import_foreign",
         "sacristan.runs.transfer.syncing": "Reaped SyncResult reap sync",
         "sacristan.runs.work.mongod": "Mongod",

@@ -115,12 +115,12 @@ class SweepError(RunsError, ValueError):
 
 
 @contextlib.contextmanager
-def needing_extra(extra: str, what: str) -> Iterator[None]:
+def needing_extra(extra: str, what: str, note: str = "") -> Iterator[None]:
     """Import optional packages within; a missing one is an error that names the extra."""
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(missing_package(f"{what} needs", error.name, extra)) from error
+        raise MissingExtraError(missing_package(f"{what} needs", error.name, extra, note)) from error
 
 
 @contextlib.contextmanager

@@ -2,29 +2,125 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
+import numpy as np
 from starlette.responses import Response
 
-from sacristan.runs.board.checkpoint_scores import checkpoint_scores
-from sacristan.runs.board.content_page import file_response
-from sacristan.runs.board.previews import size_of
-from sacristan.runs.board.roots import rooted
+from sacristan.observers.record.directions import monitored_direction
+from sacristan.runs.board.contents import file_response
+from sacristan.runs.board.views import rooted
 from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.comparison.comparing import better_text
 from sacristan.runs.errors import RunNotFoundError, RunsError, StoreError
+from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.run import Run
+from sacristan.runs.transfer.fetching import length_of
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "checkpoint_scores"]
 
+# The names that `sacristan.ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another
+# run's.
+_NAME = re.compile(r"checkpoints/(?:best\.pt|last\.pt|best-(?P<epoch>\d+)\.pt|step-(?P<step>\d+)\.pt)")
 _MAX_ARTIFACTS, _MAX_VERSIONS, _MAX_FILES, _MAX_LINEAGE = 500, 200, 500, 100
 # Runs whose checkpoints one page lists.
 _PAGE = 50
 
 
+@dataclasses.dataclass(frozen=True)
+class CheckpointScore:
+    """Origin and quality of the weights of a checkpoint; None and empty for what the record does not have.
+
+    Attributes:
+        metric, better: The metric that the training monitored, and the better direction in words.
+        value: Its value for exactly these weights.
+        step, epoch: Optimizer steps and epochs before the checkpoint.
+    """
+
+    metric: str = ""
+    better: str = ""
+    value: float | None = None
+    step: int | None = None
+    epoch: float | None = None
+
+
+def checkpoint_scores(run: Run, names: Iterable[str]) -> Iterator[CheckpointScore]:
+    """Yield the score of each checkpoint; an empty one if the training loop did not name the checkpoint.
+
+    The best checkpoint has the best value, the last one the last value; a checkpoint of a step or an epoch has the
+    value of a validation there.
+    """
+    metric = run.get("config.training.monitor")
+    metric = metric if isinstance(metric, str) and metric in run.summary else ""
+    direction = monitored_direction(metric, mapping_of(run.get("config.training")).get("mode"))
+    points = _Validations(run, metric)
+    for name in names:
+        score = _score(points, name, direction)
+        yield dataclasses.replace(score, better=better_text(direction)) if score.metric else score
+
+
+def _score(points: _Validations, name: str, direction: str) -> CheckpointScore:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return CheckpointScore()
+    if match["step"] is not None:
+        return points.at_step(int(match["step"]))
+    if match["epoch"] is not None:
+        return points.at_epoch(int(match["epoch"]))
+    return points.of_summary(direction if name.endswith("best.pt") else "last")
+
+
+class _Validations:
+    """Values of the monitored metric; points are read on first use."""
+
+    def __init__(self, run: Run, metric: str) -> None:
+        self._run, self._metric = run, metric
+        self._summary = run.summary.get(metric, {})
+
+    def of_summary(self, statistic: str) -> CheckpointScore:
+        value, step = self._summary.get(statistic), self._summary.get(f"{statistic}_step")
+        if not is_number(value) or not is_number(step):
+            return CheckpointScore(self._metric, value=value if is_number(value) else None)
+        return CheckpointScore(self._metric, value=value, step=int(step), epoch=self._epoch(int(step)))
+
+    def at_step(self, step: int) -> CheckpointScore:
+        steps, values = self._points()
+        positions = np.flatnonzero(steps == step)
+        value = float(values[positions[-1]]) if len(positions) else None
+        return CheckpointScore(self._metric if positions.size else "", value=value, step=step, epoch=self._epoch(step))
+
+    def at_epoch(self, epoch: int) -> CheckpointScore:
+        steps, values = self._points()
+        with contextlib.suppress(StoreError):
+            epochs = self._run.epochs_at(steps)
+            positions = np.flatnonzero(np.abs(epochs - epoch) < 1e-6) if epochs is not None else np.empty(0, np.intp)
+            if len(positions):
+                value, step = float(values[positions[-1]]), int(steps[positions[-1]])
+                return CheckpointScore(self._metric, value=value, step=step, epoch=epoch)
+        return CheckpointScore(epoch=epoch)
+
+    def _points(self) -> tuple[np.ndarray, np.ndarray]:
+        if self._metric:
+            with contextlib.suppress(StoreError):
+                series = self._run.metric(self._metric)
+                return series.steps, series.values
+        return np.zeros(0, np.int64), np.zeros(0)
+
+    def _epoch(self, step: int) -> float | None:
+        with contextlib.suppress(StoreError):
+            epochs = self._run.epochs_at(np.array([step]))
+            return None if epochs is None else round(float(epochs[0]), 2)
+        return None
+
+
 def _artifacts(visit: Visit) -> Response:
-    """Answer with the list of all artifacts, each with its newest version."""
     names = visit.store.artifacts()
     rows, problems = [], []
     for name in names[:_MAX_ARTIFACTS]:
@@ -39,7 +135,6 @@ def _artifacts(visit: Visit) -> Response:
 
 
 def _artifact(visit: Visit) -> Response:
-    """Answer with the versions of one artifact, the newest first."""
     name = visit.request.path_params["name"]
     versions = visit.store.artifact_versions(name)
     if not versions:
@@ -63,13 +158,13 @@ def _url(version: StoredArtifact, path: str) -> str:
 
 def _runs(visit: Visit, uids: tuple[str, ...]) -> list[tuple[str, Run | None]]:
     """Return the runs of a lineage; None for one that is not in the store."""
-    found: dict[str, Run] = {}
+    by_uid: dict[str, Run] = {}
     if uids:
         wanted = list(uids[:_MAX_LINEAGE])
-        found = {
+        by_uid = {
             str(run.uid): run for run in visit.store.find({"uid": {"$in": wanted}}, columns=("uid", "name", "status"))
         }
-    return [(uid, found.get(uid)) for uid in uids[:_MAX_LINEAGE]]
+    return [(uid, by_uid.get(uid)) for uid in uids[:_MAX_LINEAGE]]
 
 
 def _file(visit: Visit) -> Response:
@@ -93,7 +188,7 @@ def _models(visit: Visit) -> Response:
         try:
             scores = zip(run.checkpoints.items(), checkpoint_scores(run, run.checkpoints), strict=True)
             rows += [
-                {"run": run, "name": name, "score": score, "size": size_of(content), "problem": ""}
+                {"run": run, "name": name, "score": score, "size": length_of(content), "problem": ""}
                 for (name, content), score in scores
             ]
         except RunsError as error:

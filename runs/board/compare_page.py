@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import difflib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
-from sacristan.runs.board.colours import colours_of
-from sacristan.runs.board.side_by_side import changed_sources, side_by_side
+from sacristan.runs.board.rendering import colours_of
 from sacristan.runs.board.views import TABS, CompareView, RunsView
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.comparing import compare
 from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
-from sacristan.runs.query.flattening import shallowest
+from sacristan.runs.query.flattening import mapping_of, shallowest
 from sacristan.runs.query.texts import is_number
+from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import differing, fingerprint, plain_config, run_labels, show
 
-__all__ = ["ROUTES", "chosen_runs"]
+__all__ = ["ROUTES", "Line", "changed_sources"]
 
+# Bytes of a source that are read, lines that are compared (the time grows with their square), and lines around changes.
+_MAX_BYTES, _MAX_LINES, _CONTEXT = 2**19, 3_000, 4
+_MAX_SOURCES = 1_000
 # Runs that one page compares, and columns of its tables.
 _MAX_RUNS, _MAX_COLUMNS = 500, 40
 _MAX_ENTRIES, _MAX_SERIES, _MAX_STEPS = 500, 50, 2_000
@@ -34,6 +39,69 @@ _LABELLED = ("sources", "media")
 _READ_BY = {"config": ("config",), "statistics": ("status", "config", "summary")}
 
 
+class Line(NamedTuple):
+    """A line of two texts side by side.
+
+    Attributes:
+        kind: `same`, `changed`, `added`, `removed`, or `gap` for omitted lines.
+        left, right: Number and text on either side; None if that side has no line.
+    """
+
+    kind: str
+    left: tuple[int, str] | None = None
+    right: tuple[int, str] | None = None
+
+
+def changed_sources(first: Mapping[str, Content], second: Mapping[str, Content]) -> dict[str, str]:
+    """Return `changed`, `added` or `removed` for each source that differs, among the first thousand names."""
+    changes = {}
+    for name in sorted({*first, *second})[:_MAX_SOURCES]:
+        if name not in second:
+            changes[name] = "removed"
+        elif name not in first:
+            changes[name] = "added"
+        elif not _are_equal(first[name], second[name]):
+            changes[name] = "changed"
+    return changes
+
+
+def _are_equal(first: Content, second: Content) -> bool:
+    if first.md5 and second.md5:
+        return first.md5 == second.md5
+    try:
+        return first.sha256() == second.sha256()
+    except StoreError:
+        return False
+
+
+def side_by_side(first: Content | None, second: Content | None) -> list[Line]:
+    """Compare two texts line by line, None for a missing one; most of the equal lines are omitted.
+
+    A text that is too long raises StoreError, as one that cannot be read.
+    """
+    left, right = _lines(first), _lines(second)
+    lines: list[Line] = []
+    for group in difflib.SequenceMatcher(None, left, right).get_grouped_opcodes(_CONTEXT):
+        if lines:
+            lines.append(Line("gap"))
+        for kind, a, b, c, d in group:
+            for old, new in itertools.zip_longest(enumerate(left[a:b], a + 1), enumerate(right[c:d], c + 1)):
+                change = "added" if old is None else "removed" if new is None else "changed"
+                lines.append(Line("same" if kind == "equal" else change, old, new))
+    return lines
+
+
+def _lines(content: Content | None) -> list[str]:
+    if content is None:
+        return []
+    with content.open() as stream:
+        data = stream.read(_MAX_BYTES + 1)
+    lines = data.decode("utf-8", "replace").splitlines()
+    if len(data) > _MAX_BYTES or len(lines) > _MAX_LINES:
+        raise StoreError(f"{content.name!r} is too long to compare here; see: sacristan diff")
+    return lines
+
+
 def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
     """Return the runs of a view, in the order in which they were named; too many raise FilterError."""
     if len(view.run) > _MAX_RUNS:
@@ -42,14 +110,13 @@ def chosen_runs(visit: Visit, view: CompareView) -> list[Run]:
         return [run.listed() for run in visit.store.get_all(view.run)]
     if not view.where:
         return []
-    found = visit.store.find(list(view.where), limit=_MAX_RUNS + 1, columns=_COLUMNS)
-    if len(found) > _MAX_RUNS:
+    matching = visit.store.find(list(view.where), limit=_MAX_RUNS + 1, columns=_COLUMNS)
+    if len(matching) > _MAX_RUNS:
         raise FilterError(f"got more than {_MAX_RUNS} runs; add a condition")
-    return [run.listed() for run in found]
+    return [run.listed() for run in matching]
 
 
 def _compare(visit: Visit) -> Response:
-    """Answer with the page of a view."""
     if visit.asked("tab") == "curves":  # where they were before the workspace
         return RedirectResponse(RunsView.of(visit.request.query_params).url(group=visit.asked("by")))
     view = CompareView.of(visit.request.query_params)
@@ -122,17 +189,13 @@ def _sources(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, 
 
 def _origins(first: Run, second: Run) -> list[tuple[str, object, object]]:
     """Return the packages and git state that differ between two runs: name and both values."""
-    found: list[tuple[str, object, object]] = []
+    differences: list[tuple[str, object, object]] = []
     for part in ("git", "packages"):
-        old, new = (_mapping(run.provenance.get(part)) for run in (first, second))
+        old, new = (mapping_of(run.provenance.get(part)) for run in (first, second))
         for name in sorted({*old, *new} - {"diff", "untracked", "root"}):
             if old.get(name) != new.get(name):
-                found.append((f"{part}: {name}", old.get(name), new.get(name)))
-    return found[:_MAX_ENTRIES]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+                differences.append((f"{part}: {name}", old.get(name), new.get(name)))
+    return differences[:_MAX_ENTRIES]
 
 
 # ---------------------------------------------------------------------- media
@@ -140,10 +203,10 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the media that the runs logged: for each series, the entries of each run."""
-    found: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
+    by_series: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
     for run in runs[:_MAX_COLUMNS]:
         for number, medium in enumerate(run.media):
-            of_runs = found.setdefault((str(medium.name), str(medium.kind)), {})
+            of_runs = by_series.setdefault((str(medium.name), str(medium.kind)), {})
             of_runs.setdefault(run.id, []).append((number, _step(medium.step)))
     series = [
         {
@@ -152,7 +215,7 @@ def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, An
             "entries": {id: entries[-_MAX_STEPS:] for id, entries in of_runs.items()},
             "steps": sorted({step for entries in of_runs.values() for _, step in entries[-_MAX_STEPS:]}),
         }
-        for (name, kind), of_runs in sorted(found.items())[:_MAX_SERIES]
+        for (name, kind), of_runs in sorted(by_series.items())[:_MAX_SERIES]
     ]
     return {"columns": runs[:_MAX_COLUMNS], "series": series}
 
@@ -171,15 +234,15 @@ def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[st
     choices = {"fields": ["result", "duration", *(name for name in names if not name.startswith("system/"))]}
     if not view.by or not view.field:
         return {**choices, "comparison": None}
-    found = compare(runs, view.fields_by, view.fields_over, view.field, mode=view.mode or "auto")
+    comparison = compare(runs, view.fields_by, view.fields_over, view.field, mode=view.mode or "auto")
     return {
         **choices,
-        "comparison": found,
-        "group_head": group_head(found),
-        "group_rows": group_rows(found),
+        "comparison": comparison,
+        "group_head": group_head(comparison),
+        "group_rows": group_rows(comparison),
         "pair_head": PAIR_HEAD,
-        "pair_rows": pair_rows(found)[:_MAX_ENTRIES],
-        "notes": notes(found)[:_MAX_ENTRIES],
+        "pair_rows": pair_rows(comparison)[:_MAX_ENTRIES],
+        "notes": notes(comparison)[:_MAX_ENTRIES],
     }
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from sacristan.runs.board.colours import colour_of
-from sacristan.runs.board.rendering import run_url
-from sacristan.runs.board.roots import rooted
+from sacristan.runs.board.rendering import colour_of, run_url
+from sacristan.runs.board.views import rooted
 from sacristan.runs.comparison.curves import Ancestry
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mappings_in
@@ -18,7 +17,7 @@ from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import title_of
 from sacristan.runs.stores.store import Store
 
-__all__ = ["Edge", "Lineage", "Node", "lineage_of"]
+__all__ = ["Node", "lineage_of"]
 
 _MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS, _MAX_SESSIONS = 50, 20, 10, 10
 # The state that a run was started from.
@@ -34,8 +33,7 @@ class Node:
     """A run or a version of an artifact.
 
     Attributes:
-        run: The run; None for an artifact.
-        colour: The run's colour; empty for an artifact.
+        run, colour: The run and its colour; None and empty for an artifact.
         state: The status of an earlier session of the run; by default that of the run.
     """
 
@@ -49,7 +47,6 @@ class Node:
 
     @property
     def short(self) -> str:
-        """The label, shortened to fit into a node."""
         return short_text(self.label, _MAX_LABEL)
 
     @property
@@ -73,7 +70,6 @@ class Edge:
 
     @property
     def path(self) -> str:
-        """The line as an SVG path."""
         (x, y), (to_x, to_y) = self.first.at, self.second.at
         x, y, to_y = x + _WIDTH, y + _HEIGHT // 2, to_y + _HEIGHT // 2
         half = max(30, (to_x - x) // 2)
@@ -81,14 +77,8 @@ class Edge:
 
 
 @dataclasses.dataclass
-class Lineage:
-    """Nodes and edges, laid out in columns from left to right.
-
-    Attributes:
-        nodes: The nodes by key, the run itself first.
-        edges: The edges.
-        is_cut: Whether the lineage has more nodes than these.
-    """
+class LineageGraph:
+    """Nodes by key, the run itself first, and edges, laid out in columns from left to right."""
 
     nodes: dict[str, Node] = dataclasses.field(default_factory=dict)
     edges: list[Edge] = dataclasses.field(default_factory=list)
@@ -98,7 +88,6 @@ class Lineage:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in pixels."""
         ends = [node.at for node in self.nodes.values()]
         return max(x for x, _ in ends) + _WIDTH + _MARGIN, max(y for _, y in ends) + _HEIGHT + _MARGIN
 
@@ -111,11 +100,9 @@ class Lineage:
         return True
 
     def add_run(self, run: Run) -> bool:
-        """Add a run; return whether it is there now."""
         return self.add(_key(run), Node(title_of(run), run_url(run.id), run, colour_of(_key(run))))
 
     def join(self, first: str, second: str, relation: str) -> None:
-        """Add an edge between two nodes by their keys."""
         edge = Edge(self.nodes[first], self.nodes[second], relation)
         if edge.first is not edge.second and edge not in self.edges:
             self.edges.append(edge)
@@ -135,7 +122,7 @@ class Lineage:
                 node.rank, node.row = rank, row
 
 
-def lineage_of(store: Store, run: Run) -> Lineage:
+def lineage_of(store: Store, run: Run) -> LineageGraph:
     """Return the lineage of a run: at most 50 sessions, ancestors, descendants, reproductions and artifacts.
 
     Beside the run's own record, it reads rows of the index or projected documents, by one query a generation and
@@ -147,8 +134,8 @@ def lineage_of(store: Store, run: Run) -> Lineage:
     search.add_reproductions()
     search.add_artifacts()
     search.add_descendants()
-    search.found.lay_out()
-    return search.found
+    search.graph.lay_out()
+    return search.graph
 
 
 class _Search:
@@ -156,35 +143,35 @@ class _Search:
 
     def __init__(self, store: Store, run: Run) -> None:
         self.store, self.run = store, run
-        self.found = Lineage()
-        self.found.add_run(run)
+        self.graph = LineageGraph()
+        self.graph.add_run(run)
 
     def _join(self, first: Run, second: Run) -> None:
         """Join two runs: a fork starts from a state of its parent, a reproduction from where the other run started."""
         is_fork = second.get(_START) not in (None, first.get(_START))
-        self.found.join(_key(first), self._first(second), "fork" if is_fork else "reproduction")
+        self.graph.join(_key(first), self._first(second), "fork" if is_fork else "reproduction")
 
     def _first(self, run: Run) -> str:
         """Return the node that a run begins with: its first session if that is drawn."""
         first = _session_key(run, 0)
-        return first if first in self.found.nodes else _key(run)
+        return first if first in self.graph.nodes else _key(run)
 
     def add_sessions(self) -> None:
         """Add the sessions before the last resume of the run; its own node is the last session."""
         sessions = self.run.sessions[:-1]
-        self.found.is_cut |= len(sessions) > _MAX_SESSIONS
+        self.graph.is_cut |= len(sessions) > _MAX_SESSIONS
         before = None
         for number, session in list(enumerate(sessions))[-_MAX_SESSIONS:]:
-            place = 0 if before is None else number
-            key = _session_key(self.run, place)
+            shown = 0 if before is None else number
+            key = _session_key(self.run, shown)
             state = str(session.get("status") or "unknown")
             label = f"{title_of(self.run)}, session {number + 1}"
-            self.found.add(key, Node(label, run_url(self.run.id), self.run, colour_of(_key(self.run)), state))
+            self.graph.add(key, Node(label, run_url(self.run.id), self.run, colour_of(_key(self.run)), state))
             if before is not None:
-                self.found.join(before, key, "resume")
+                self.graph.join(before, key, "resume")
             before = key
         if before is not None:
-            self.found.join(before, _key(self.run), "resume")
+            self.graph.join(before, _key(self.run), "resume")
 
     def _runs_of(self, uids: Iterable[Any]) -> dict[str, Run]:
         wanted = [uid for uid in dict.fromkeys(uids) if isinstance(uid, str)][:_MAX_NODES]
@@ -197,16 +184,15 @@ class _Search:
 
     def add_ancestors(self) -> None:
         for parent, child in Ancestry([self.run]).of(self.run):
-            if self.found.add_run(parent):
+            if self.graph.add_run(parent):
                 self._join(parent, child)
 
     def add_reproductions(self) -> None:
-        """Add the runs that reproduce the run, or that it reproduces."""
         pairs = [(entry.get("of"), entry.get("by")) for entry in self.run.reproductions]
         others = {**self._runs_of(uid for pair in pairs for uid in pair), _key(self.run): self.run}
         for of, by in pairs:
-            if of in others and by in others and all(map(self.found.add_run, (others[of], others[by]))):
-                self.found.join(of, by, "reproduction")
+            if of in others and by in others and all(map(self.graph.add_run, (others[of], others[by]))):
+                self.graph.join(of, by, "reproduction")
 
     def add_descendants(self) -> None:
         parents = {_key(self.run): self.run} if self.run.uid else {}
@@ -215,30 +201,29 @@ class _Search:
                 return
             wanted = {"parent": {"$in": list(parents)}}
             children = self._find(wanted, "start_time", _MAX_NODES + 1)
-            new = [child for child in children if _key(child) not in self.found.nodes]
+            new = [child for child in children if _key(child) not in self.graph.nodes]
             for child in children:
-                if self.found.add_run(child):
+                if self.graph.add_run(child):
                     self._join(parents[child.get("parent")], child)
-            parents = {child.uid: child for child in new if child.uid in self.found.nodes}
+            parents = {child.uid: child for child in new if child.uid in self.graph.nodes}
 
     def add_artifacts(self) -> None:
         own = _key(self.run)
         for field, relation in (("artifacts_used", "used"), ("artifacts_logged", "made")):
             for name, version in _versions(self.run, field):
                 key = f"{name}:v{version}"
-                if self.found.add(key, Node(key, rooted(f"/artifacts/{quote(name, safe='')}#v{version}"))):
-                    self.found.join(*((key, own) if relation == "used" else (own, key)), relation)
+                if self.graph.add(key, Node(key, rooted(f"/artifacts/{quote(name, safe='')}#v{version}"))):
+                    self.graph.join(*((key, own) if relation == "used" else (own, key)), relation)
                     self._add_users(name, version, key)
 
     def _add_users(self, name: str, version: int, key: str) -> None:
-        """Add the runs that made or used a version of an artifact."""
         lineage = self.store.artifact_lineage(name, version)
         pairs = [(uid, key, "made", uid) for uid in lineage.made_by[:_MAX_NODES]]
         pairs += [(key, uid, "used", uid) for uid in lineage.used_by[:_MAX_NODES]]
         others = self._runs_of(uid for *_, uid in pairs)
         for first, second, relation, uid in pairs:
-            if uid in others and self.found.add_run(others[uid]):
-                self.found.join(first, second, relation)
+            if uid in others and self.graph.add_run(others[uid]):
+                self.graph.join(first, second, relation)
 
 
 def _key(run: Run) -> str:

@@ -1,33 +1,37 @@
-"""The page of one run, in tabs. Every readable part of a damaged record is shown."""
+"""The page of one run, in tabs, with commands as next steps. Every readable part of a damaged record is shown."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from starlette.responses import Response
 
-from sacristan.runs.board.ansi import to_html
-from sacristan.runs.board.answers import json_response, look_again_s, version_of, watched
-from sacristan.runs.board.checkpoint_scores import checkpoint_scores
-from sacristan.runs.board.colours import colour_of
+from sacristan.runs.board.artifacts_page import checkpoint_scores
+from sacristan.runs.board.contents import highlighted, preview_of
 from sacristan.runs.board.lineage import lineage_of
-from sacristan.runs.board.next_steps import commands, last_good_of
-from sacristan.runs.board.previews import highlighted, preview_of, size_of
-from sacristan.runs.board.rendering import render, run_url
-from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.board.media_page import series_of_media
+from sacristan.runs.board.rendering import colour_of, render, run_url, to_html
+from sacristan.runs.board.views import CompareView
+from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
+from sacristan.runs.comparison.difference import last_good
 from sacristan.runs.errors import RunNotFoundError, StoreError
-from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.flattening import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import short_text
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import origins
+from sacristan.runs.transfer.fetching import length_of
 
-__all__ = ["ROUTES", "TABS"]
+__all__ = ["ROUTES", "TABS", "best_checkpoint", "checkpoint_commands", "commands"]
 
+# Statuses of runs that ended before they were done.
+_ENDED_BADLY = ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT")
+_BEST = ("checkpoints/best.pt", "checkpoints/last.pt")
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
 # Tabs whose page follows the head alone: what they show never changes, or comes by itself.
 _STILL = ("output", "sources", "environment")
@@ -43,6 +47,55 @@ _MAX_SIZED = 100
 _OUTPUT_BYTES = 2**18
 _FAILURE_LINES = 40
 _DIFF_LINES = 10_000
+
+
+def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield what to do with a run, and the command that does it; `where` is the store as `--store` takes it."""
+    words = list_of(run.get("command_line"))
+    if words:
+        yield "run it again", _there(run) + shlex.join(["python", *map(str, words)])
+    store = ["sacristan", "--store", where]
+    yield "reproduce it from its record", shlex.join([*store, "reproduce", run.id])
+    if run.status in _ENDED_BADLY:
+        yield "resume it in its record", shlex.join([*store, "resume", run.id])
+    setting = "lr=1e-4" if run.get("config.lr") is not None else "seed=1"
+    yield "fork it with other settings", shlex.join([*store, "fork", run.id, "with", setting])
+    yield from checkpoint_commands(run)
+
+
+def checkpoint_commands(run: Run) -> Iterator[tuple[str, str]]:
+    """Yield the commands that evaluate the run's best checkpoint, predict with it, and export it.
+
+    None are yielded if the run's folder is on another machine, or the run keeps no checkpoint.
+    """
+    name = best_checkpoint(run)
+    words, recorded = list_of(run.get("command_line")), run.original() if name else None
+    if name is None or not words or recorded is None or recorded.folder is None:
+        return
+    folder = recorded.folder.absolute()
+    settings = ["with", str(folder / "config.json"), f"checkpoint.path={folder / name}"]
+    for command, more in (("evaluate", []), ("predict", []), ("export", ["export.path=model.onnx"])):
+        text = shlex.join(["python", str(words[0]), command, *settings, *more])
+        yield f"{command} {'with ' if command == 'predict' else ''}its checkpoint", _there(run) + text
+
+
+def best_checkpoint(run: Run) -> str | None:
+    """Return the name of the run's best checkpoint, or of the last one; None if the run keeps neither."""
+    return next((name for name in _BEST if name in run.checkpoints), None)
+
+
+def _there(run: Run) -> str:
+    folder = run.document.get("cwd")
+    return f"cd {shlex.quote(folder)} && " if isinstance(folder, str) and folder else ""
+
+
+def last_good_of(run: Run) -> tuple[Run, list[str], str] | None:
+    """Return the last good run before a failed one, the settings that differ, and the page that compares them."""
+    comparison = last_good(run) if run.status in _ENDED_BADLY else None
+    if comparison is None:
+        return None
+    good, names = comparison
+    return good, names, CompareView(run=(good.id, run.id)).url(tab="config" if names else "sources")
 
 
 def _run(visit: Visit) -> Response:
@@ -63,7 +116,7 @@ def _run(visit: Visit) -> Response:
     }
     common = {"board": visit.board, "path": visit.request.url.path, "run": run, "tab": tab, "tabs": TABS}
     body = render(_TEMPLATES.get(tab, f"run_{tab}.html"), **common, problems=problems, **head, **values)
-    is_open = _is_living(run) or head["status"] == "QUEUED"
+    is_open = _tried([], lambda: run.is_living, False) or head["status"] == "QUEUED"
     again_s = look_again_s(started) if is_open else look_again_s(started, _LOOK_AT_ENDED_S)
     return watched(visit.request, body, again_s, x_open="1" if is_open else "")
 
@@ -114,7 +167,6 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 
 def _facts(run: Run, problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """Yield names and values of the facts at the top of a run's page."""
     names = {
         "started": "start",
         "ended": "stop",
@@ -144,7 +196,6 @@ def _git_text(run: Run) -> str:
 
 
 def _relations(run: Run) -> dict[str, Any]:
-    """Return the ancestors and descendants of this run."""
     parent = run.get("parent")
     children = run.children()
     sweep = run.get("meta.sweep")
@@ -173,10 +224,6 @@ def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     names = [name for name in names if name.startswith("system/") == of_system]
     has_parent = _tried(problems, lambda: bool(run.get("parent")), False)
     return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names), "has_parent": has_parent}
-
-
-def _is_living(run: Run) -> bool:
-    return _tried([], lambda: run.is_living, False)
 
 
 # ---------------------------------------------------------------------- output
@@ -235,7 +282,7 @@ def _files(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "resource": _tried(problems, lambda: run.resources, {}),
     }
     files = [
-        _File(kind, name, size_of(content) if number < _MAX_SIZED else None)
+        _File(kind, name, length_of(content) if number < _MAX_SIZED else None)
         for kind, contents in groups.items()
         for number, (name, content) in enumerate(list(contents.items())[:_MAX_FILES])
     ]
@@ -254,15 +301,10 @@ def _files(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     }
 
 
-def _versions(run: Run) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the versions of artifacts that a run made and used."""
-    found = []
-    for relation, field in (("made", "artifacts_logged"), ("used", "artifacts_used")):
-        entries = run.get(field)
-        found += (
-            [(relation, entry) for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
-        )
-    return found[:_MAX_ENTRIES]
+def _versions(run: Run) -> list[tuple[str, dict[str, Any]]]:
+    relations = {"made": "artifacts_logged", "used": "artifacts_used"}
+    versions = [(relation, entry) for relation, field in relations.items() for entry in mappings_in(run.get(field))]
+    return versions[:_MAX_ENTRIES]
 
 
 def _sources(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
@@ -296,8 +338,6 @@ def _environment(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
 
 
 def _media(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
-    from sacristan.runs.board.media_page import series_of_media
-
     media = _tried(problems, lambda: run.media, [])
     return {"series": series_of_media(media), "num_media": len(media)}
 

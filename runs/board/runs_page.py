@@ -1,4 +1,4 @@
-"""The workspace: a page of runs, which the store finds, sorts and counts, beside their curves."""
+"""The workspace: a page of runs, which the store finds, sorts and counts, beside their curves; and its named views."""
 
 from __future__ import annotations
 
@@ -7,24 +7,29 @@ import math
 import statistics
 import time
 from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
-from starlette.responses import Response
+from starlette.datastructures import QueryParams
+from starlette.responses import RedirectResponse, Response
 
-from sacristan.runs.board.answers import json_response, look_again_s, watched
-from sacristan.runs.board.colours import colour_of, colours_of
-from sacristan.runs.board.panels_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
-from sacristan.runs.board.rendering import render
+from sacristan.runs.board.access import Role
+from sacristan.runs.board.curves_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
+from sacristan.runs.board.rendering import colour_of, colours_of, render
 from sacristan.runs.board.views import RunsView
-from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.board.visits import Visit, field_of, json_response, look_again_s, page, watched
 from sacristan.runs.comparison.grouping import group_runs
-from sacristan.runs.errors import ComparisonError, FilterError, StoreError
+from sacristan.runs.errors import ComparisonError, FilterError
 from sacristan.runs.query.names import COMMON_FIELDS, full_name, short_name
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.saved_views import SavedView
 
 __all__ = ["ROUTES"]
 
+# What the names of these ranges begin with in a query; see `static/brushes.js`.
+_BRUSH = "brush."
 _COLUMNS = ("status", "start", "duration", "name", "tags")
 _NEEDED = ("status", "tags", "uid", "display_name")
 # Greatest age of what other processes changed in ended runs, when a page opens; it then looks for changes at once.
@@ -41,16 +46,68 @@ _MAX_GROUPED, _MAX_GROUPS = 20_000, 500
 _COUNTED = 1_000
 
 
+def _first_page(visit: Visit) -> Response:
+    view = visit.store.views.default(visit.board.visitor.name)
+    return RedirectResponse(_url(view.query) if view else RunsView().url())
+
+
+def _url(query: str) -> str:
+    """Return the URL of a query that anyone may have written into the store."""
+    params = QueryParams(query[:20_000])
+    url, brushes = RunsView.of(params).url(page=1), urlencode(_brushes(params.multi_items()))
+    return f"{url}{'&' if '?' in url else '?'}{brushes}" if brushes else url
+
+
+def _brushes(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the ranges of parallel coordinates, which only the browser reads."""
+    return [pair for pair in pairs if pair[0].startswith(_BRUSH)]
+
+
+def _views(visit: Visit) -> Response:
+    views = visit.store.views.visible(visit.board.visitor.name)
+    default = visit.store.views.default(visit.board.visitor.name)
+    return json_response(
+        {
+            "views": [
+                {
+                    "name": view.name,
+                    "url": _url(view.query),
+                    "shared": not view.owner,
+                    "default": view == default,
+                    "version": view.version,
+                }
+                for view in views
+            ]
+        }
+    )
+
+
+def _save(visit: Visit) -> Response:
+    pairs = parse_qsl(visit.given("query").removeprefix("?"))
+    query = urlencode([*RunsView.of(QueryParams(pairs)).pairs("page"), *_brushes(pairs)])
+    owner = "" if visit.given("shared") else visit.board.visitor.name
+    since = datetime.now(UTC).isoformat() if visit.given("default") else ""
+    view = SavedView(visit.given("name").strip(), query, owner, since)
+    visit.store.views.save(view, visit.given("version"))
+    return json_response({"done": f"view {view.name} saved"})
+
+
+def _remove(visit: Visit) -> Response:
+    """Remove a view if it still is the version that the visitor saw."""
+    for view in visit.store.views.visible(visit.board.visitor.name):
+        if view.version == visit.given("version"):
+            visit.store.views.remove(view)
+            return json_response({"done": f"view {view.name} removed"})
+    raise FilterError("this view is gone; reload the list")
+
+
 @dataclasses.dataclass(frozen=True)
-class _Shown:
+class _Workspace:
     """Values of the template of a view.
 
     Attributes:
-        rows: The runs, each with its values by column.
-        groups: The groups that are shown instead; None for single runs.
+        groups: The groups that are shown instead of rows; None for single runs.
         is_more: Whether there may be more than `total`.
-        broken: Damaged runs, with the reasons.
-        sections: Metrics that the runs have; see `sacristan.runs.board.panels_page`.
         url: URL that the panels share; empty without runs.
     """
 
@@ -70,7 +127,6 @@ class _Shown:
 
 
 def _runs(visit: Visit) -> Response:
-    """Answer with the page of a view."""
     view = RunsView.of(visit.request.query_params)
     if "add" in visit.request.query_params:
         view = view.adding(visit.asked("add"))  # the page then puts the view's own address into the address bar
@@ -81,7 +137,7 @@ def _runs(visit: Visit) -> Response:
         limit = _COUNTED * (1 + view.page * view.SIZE // _COUNTED) if view.is_filtered else None
         shown = _grouped(visit, view) if view.group else _ungrouped(visit, view, limit)
     except (FilterError, ComparisonError) as error:
-        problem, shown = str(error), _Shown(view.column)
+        problem, shown = str(error), _Workspace(view.column)
     finally:
         visit.store.max_age_s = 0.0
     first = first_panels(view, shown.url, shown.sections)
@@ -102,7 +158,7 @@ def _rows(visit: Visit) -> Response:
     return watched(visit.request, body, look_again_s(started), x_total=str(shown.total))
 
 
-def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown:
+def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Workspace:
     """Return the rows of a view, and the number of matching runs, counted up to a limit."""
     fetched = [*(view.column or (*_COLUMNS, "result")), *_NEEDED]
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
@@ -110,15 +166,15 @@ def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown
     columns = view.column or _usual_columns(visit, runs, view)
     # All at once: the settings among them may be remembered, so that no config was read for them.
     visit.store.prefetch(runs, list(map(full_name, columns)))
-    rows = [(run, [_value(run, name) for name in columns]) for run in runs]
+    rows = [(run, [field_of(run, name) for name in columns]) for run in runs]
     is_last = 0 < len(runs) < view.SIZE
     total = view.offset + len(runs) if is_last else visit.store.count(view.tree, limit)
-    return _Shown(
+    return _Workspace(
         columns=columns,
         rows=rows,
         total=total,
         is_more=limit is not None and total >= limit,
-        numeric={name for place, name in enumerate(columns) if _is_numeric([values[place] for _, values in rows])},
+        numeric=_numeric(columns, [values for _, values in rows]),
         broken=visit.store.unreadable(_BROKEN_FOR_S),
         colours=colours_of(runs),
         sections=sections_of(runs, view.panel),
@@ -128,41 +184,37 @@ def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Shown
 
 def _usual_columns(visit: Visit, runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
     """Return the default columns: those that distinguish the runs first."""
-    telling = ["display_name"] if any(_value(run, "display_name") for run in runs) else []
-    telling += ["name"] if len({_value(run, "name") for run in runs}) > 1 else []
-    more = [name for name in ("result", view.sort_name) if any(_value(run, name) is not None for run in runs)]
+    telling = ["display_name"] if any(field_of(run, "display_name") for run in runs) else []
+    telling += ["name"] if len({field_of(run, "name") for run in runs}) > 1 else []
+    more = [name for name in ("result", view.sort_name) if any(field_of(run, name) is not None for run in runs)]
     more = [name for name in more if name not in ("id", *_COLUMNS)]
     usual = [*telling, "status", *more, *visit.board.labels.telling(runs)]
     return tuple(dict.fromkeys([*usual, *_COLUMNS]))
 
 
-def _value(run: Run, name: str) -> Any:
-    try:
-        return run.tags if name == "tags" else run.id if name == "id" else run.get(name)
-    except StoreError:  # damaged since it was found
-        return None
-
-
-def _is_numeric(values: Sequence[Any]) -> bool:
-    there = [value for value in values if value is not None]
-    return bool(there) and all(map(is_number, there))
+def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> set[str]:
+    """Return the columns that hold numbers only, and any."""
+    cells = {name: [row[index] for row in rows if row[index] is not None] for index, name in enumerate(columns)}
+    return {name for name, values in cells.items() if values and all(map(is_number, values))}
 
 
 # ---------------------------------------------------------------------- groups
 
 
-def _grouped(visit: Visit, view: RunsView) -> _Shown:
+def _grouped(visit: Visit, view: RunsView) -> _Workspace:
     """Return the runs of a view in groups, each with mean and deviation of the numeric columns."""
     names = view.column or ("duration", "result", *_some_metrics(visit))
-    found = visit.store.find(view.tree, view.sort, _MAX_GROUPED, [*view.fields_by, *names])
-    runs = [run.listed() for run in found]
+    matching = visit.store.find(view.tree, view.sort, _MAX_GROUPED, [*view.fields_by, *names])
+    runs = [run.listed() for run in matching]
     for name in view.fields_by if runs else ():
         visit.store.check_field(name)
     groups = group_runs(runs, view.fields_by)[0] if runs else []
     visit.store.prefetch(runs[:MAX_DRAWN], ["metrics"])
     numbers: dict[str, list[list[float]]] = {}
     for name in names:
-        values = [[_as_float(value) for run in group.runs if is_number(value := _value(run, name))] for group in groups]
+        values = [
+            [_as_float(value) for run in group.runs if is_number(value := field_of(run, name))] for group in groups
+        ]
         if any(values):
             numbers[name] = values
     rows = [
@@ -171,11 +223,11 @@ def _grouped(visit: Visit, view: RunsView) -> _Shown:
             "label": group.name,
             "url": view.of_group(group.values),
             "count": len(group.runs),
-            "cells": [_mean_and_std(values[place]) for values in numbers.values()],
+            "cells": [_mean_and_std(values[index]) for values in numbers.values()],
         }
-        for place, group in enumerate(groups[:_MAX_GROUPS])
+        for index, group in enumerate(groups[:_MAX_GROUPS])
     ]
-    return _Shown(
+    return _Workspace(
         tuple(numbers),
         groups=rows,
         total=len(runs),
@@ -214,10 +266,17 @@ def _as_float(value: float) -> float:
 
 
 def _fields(visit: Visit) -> Response:
-    """Answer with the fields that columns can show."""
     names = {*visit.store.fields(), *COMMON_FIELDS} - {"config", "info", "provenance", "summary", "tags"}
     shown = sorted((short_name(name) for name in names if not name.startswith("tags.")), key=str.lower)
     return json_response({"fields": ["tags", *shown][:20_000]})
 
 
-ROUTES = [page("/runs", _runs), page("/list/rows", _rows), page("/list/fields", _fields)]
+ROUTES = [
+    page("/", _first_page),
+    page("/runs", _runs),
+    page("/list/rows", _rows),
+    page("/list/fields", _fields),
+    page("/list/views", _views),
+    page("/list/view", _save, "POST", Role.NOTE),
+    page("/list/view/remove", _remove, "POST", Role.NOTE),
+]

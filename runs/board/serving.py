@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import logging
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -21,9 +20,8 @@ from pathlib import Path
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from sacristan.runs.board.access import Policy, check_address
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy, Proxy, check_address
-from sacristan.runs.board.tokens import TokenFile
 from sacristan.runs.errors import RunsError, ServerError
 from sacristan.runs.stores.opening import open_store
 
@@ -41,14 +39,12 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 class _YieldingProtocol(H11Protocol):
     """HTTP/1.1 that makes room for new connections by closing an old one, so silent clients cannot block others.
 
-    It closes the connection that has waited longest: idle, or with an incomplete request; if all requests are complete,
-    one whose response is not read.
+    It closes the one that has waited longest: idle, with an incomplete request, or else with an unread response.
     """
 
     _waiting_since = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.Protocol`."""
         super().connection_made(transport)
         self._waiting_since = self.loop.time()
         others = [one for one in self.connections if one is not self and isinstance(one, _YieldingProtocol)]
@@ -60,7 +56,6 @@ class _YieldingProtocol(H11Protocol):
             longest.transport.abort()
 
     def on_response_complete(self) -> None:
-        """See `H11Protocol`; the connection now waits for the next request."""
         self._waiting_since = self.loop.time()
         super().on_response_complete()
 
@@ -77,10 +72,6 @@ class BoardServer:
     Attributes:
         where: The store, as `open_store` takes it; several stores by name.
         port: The port; 0 takes a free one.
-        token: A token with all permissions, which browsers must present; an empty text creates a random one. Without
-            it, `tokens` and `proxy`, everybody has access.
-        proxy: A proxy that names the users.
-        public_name: Another name that browsers may use for the board, behind a proxy.
         certificate: TLS certificate, as PEM; `key` is None if the same file holds it.
 
     Raises:
@@ -89,22 +80,15 @@ class BoardServer:
     """
 
     where: str | Mapping[str, str]
-    host: str = "127.0.0.1"
+    policy: Policy = dataclasses.field(default_factory=Policy)
     port: int = 8765
-    token: str | None = None
-    tokens: TokenFile | None = None
-    proxy: Proxy | None = None
-    public_name: str = ""
-    is_read_only: bool = False
     certificate: Path | None = None
     key: Path | None = None
 
     def __post_init__(self) -> None:
-        if self.token == "":
-            self.token = secrets.token_urlsafe(24)
-        check_address(self._policy)
-        if self.tokens is not None and not self.tokens.tokens():
-            raise ServerError(f"there are no tokens in {self.tokens.path}; add one: sacristan tokens add NAME")
+        check_address(self.policy)
+        if self.policy.tokens is not None and not self.policy.tokens.tokens():
+            raise ServerError(f"there are no tokens in {self.policy.tokens.path}; add one: sacristan tokens add NAME")
         for file in (self.certificate, self.key):
             if file is not None and not file.is_file():
                 raise ServerError(f"there is no file {file}; give a TLS certificate and its key as PEM files")
@@ -117,19 +101,8 @@ class BoardServer:
         self._server: uvicorn.Server | None = None
         self._socket = self._listen()
         self.port = self._socket.getsockname()[1]
-
-    @property
-    def _policy(self) -> Policy:
-        return Policy(
-            host=self.host,
-            token=self.token,
-            tokens=self.tokens,
-            proxy=self.proxy,
-            public_name=self.public_name,
-            is_read_only=self.is_read_only,
-            is_secure=self.certificate is not None,
-            cookie=f"board-{self.port}",
-        )
+        is_secure = self.certificate is not None
+        self.policy = dataclasses.replace(self.policy, is_secure=is_secure, cookie=f"board-{self.port}")
 
     def _check_stores(self) -> None:
         """Raise an error if no store can be opened; log the ones that cannot if others can."""
@@ -143,20 +116,21 @@ class BoardServer:
 
     def _listen(self) -> socket.socket:
         try:
-            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-            return socket.create_server((self.host, self.port), family=family)
+            family = socket.AF_INET6 if ":" in self.policy.host else socket.AF_INET
+            return socket.create_server((self.policy.host, self.port), family=family)
         except OSError as error:
+            address = f"{self.policy.host}:{self.port}"
             raise ServerError(
-                f"{self.host}:{self.port} cannot be listened on ({error.strerror}); take another port: --port 0"
+                f"{address} cannot be listened on ({error.strerror}); take another port: --port 0"
             ) from error
 
     @property
     def url(self) -> str:
         """Its URL, with the token."""
         scheme = "https" if self.certificate else "http"
-        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.host, self.host)
+        host = {"0.0.0.0": socket.gethostname(), "::": socket.gethostname()}.get(self.policy.host, self.policy.host)
         host = f"[{host}]" if ":" in host else host
-        return f"{scheme}://{host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+        return f"{scheme}://{host}:{self.port}/" + (f"?token={self.policy.token}" if self.policy.token else "")
 
     def serve(self, *, opens_browser: bool = False, on_started: Callable[[], None] = lambda: None) -> None:
         """Answer requests until SIGINT or SIGTERM, which are raised again when the last answer is sent.
@@ -167,7 +141,7 @@ class BoardServer:
         _return_large_arrays()
         openers = {name: functools.partial(open_store, where) for name, where in self._stores.items()}
         config = uvicorn.Config(
-            create_app(openers if any(openers) else openers[""], self._policy),
+            create_app(openers if any(openers) else openers[""], self.policy),
             log_level="warning",
             access_log=False,
             proxy_headers=False,

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
-from sacristan.runs.board.answers import json_response, look_again_s
-from sacristan.runs.board.chart_values import plain_value
-from sacristan.runs.board.next_steps import best_checkpoint, checkpoint_commands
-from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.board.charts import plain_value
+from sacristan.runs.board.run_page import best_checkpoint, checkpoint_commands
+from sacristan.runs.board.visits import Visit, json_response, look_again_s, page
 from sacristan.runs.errors import RunsError, StoreAwayError, StoreError
 from sacristan.runs.query.decimation import pixels
 from sacristan.runs.query.filters import condition
@@ -32,13 +31,11 @@ _MAX_PARAMETERS, _MAX_BEST = 40, 5
 
 
 def _sweeps(visit: Visit) -> Response:
-    """Answer with the list of all sweeps."""
     sweeps, problems = read_definitions(visit.store)
     return visit.render("sweeps.html", sweeps=sweeps[:_MAX_SWEEPS], problems=problems)
 
 
 def _sweep(visit: Visit) -> Response:
-    """Answer with the page of one sweep."""
     id = visit.request.path_params["id"]
     try:
         seen = visit.board.sweeps.read(visit.store, id)
@@ -50,20 +47,13 @@ def _sweep(visit: Visit) -> Response:
     ids = _ids(visit, seen)
     rows = [_row(seen, point, ids) for point in _points(seen)]
     values: dict[str, Any] = {"names": names, "lines": lines, "rows": rows, "parameters": _parameters(seen)}
-    values |= {"best": _best(seen), "winners": _winners(visit, seen)}
+    values |= {"best": {point.number for point in seen.status.best}, "winners": _winners(visit, seen)}
     return visit.render("sweep.html", id=id, problem="", seen=seen, num=len(seen.status.points), **values)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Winner:
-    """A best trial.
-
-    Attributes:
-        point: The trial.
-        run: Its last run in the store; None if there is none.
-        checkpoint: Name of the run's best checkpoint; empty if there is none.
-        commands: Next steps, and the commands for them.
-    """
+    """A best trial, its last run in the store, that run's best checkpoint, and commands as next steps."""
 
     point: Point
     run: Run | None
@@ -90,22 +80,16 @@ def _winners(visit: Visit, seen: SeenSweep) -> list[_Winner]:
     return winners
 
 
-def _best(seen: SeenSweep) -> set[int]:
-    return {point.number for point in seen.status.best}
-
-
 def _points(seen: SeenSweep) -> list[Point]:
-    """Return the newest points, by number."""
     return list(seen.status.points.values())[-_MAX_TRIALS:]
 
 
 def _parameters(seen: SeenSweep) -> list[str]:
-    """Return the parameters that differ among the points."""
     values: dict[str, set[str]] = {}
     for point in _points(seen):
         for name, value in point.parameters.items():
             values.setdefault(name, set()).add(show(value))
-    return [name for name, found in values.items() if len(found) > 1][:_MAX_PARAMETERS] or list(values)[
+    return [name for name, texts in values.items() if len(texts) > 1][:_MAX_PARAMETERS] or list(values)[
         :_MAX_PARAMETERS
     ]
 
@@ -113,8 +97,8 @@ def _parameters(seen: SeenSweep) -> list[str]:
 def _ids(visit: Visit, seen: SeenSweep) -> dict[str, str]:
     """Return the ids of the trials' runs that the store has, by uid."""
     uids = [uid for point in _points(seen) for uid in _uids(point)]
-    found = visit.store.find(condition("uid", "in", uids), sort=None, columns=["uid"]) if uids else []
-    return {run.uid: run.id for run in found if run.uid}
+    runs = visit.store.find(condition("uid", "in", uids), sort=None, columns=["uid"]) if uids else []
+    return {run.uid: run.id for run in runs if run.uid}
 
 
 def _row(seen: SeenSweep, point: Point, ids: Mapping[str, str]) -> dict[str, Any]:
@@ -138,7 +122,6 @@ def _state(seen: SeenSweep, point: Point) -> str:
 
 
 def _data(visit: Visit) -> Response:
-    """Answer with the data of all plots of a sweep."""
     started = time.perf_counter()
     seen = visit.board.sweeps.read(visit.store, visit.asked("id"))
     objectives = [{"name": one.name, "goal": one.goal} for one in seen.spec.objectives]
@@ -169,14 +152,13 @@ def _document(seen: SeenSweep, point: Point, ids: Mapping[str, str]) -> dict[str
 
 def _thinned(reports: Mapping[int, float]) -> list[tuple[int, float]]:
     """Return the reports that are enough to draw the same curve."""
-    found = sorted(reports.items())
-    values = np.array([value for _, value in found], float)
+    points = sorted(reports.items())
+    values = np.array([value for _, value in points], float)
     # Each column has three points at most: its extremes, and a gap.
-    return [found[position] for position in pixels(np.arange(len(found)), values, _MAX_REPORTS // 3)]
+    return [points[position] for position in pixels(np.arange(len(points)), values, _MAX_REPORTS // 3)]
 
 
 def _importances(visit: Visit) -> Response:
-    """Answer with the importances, which take longer than everything else."""
     return json_response({"importances": list(importances_of(visit.store, visit.asked("id")))})
 
 

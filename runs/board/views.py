@@ -6,23 +6,36 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self
+from urllib.parse import urlencode
 
 from starlette.datastructures import QueryParams
 
 from sacristan.observers.record.directions import DIRECTIONS
-from sacristan.runs.board.url_view import UrlView
 from sacristan.runs.comparison.curves import BANDS
 from sacristan.runs.comparison.panels import View
 from sacristan.runs.drawing.curve import X_AXES
-from sacristan.runs.errors import FilterError
+from sacristan.runs.errors import FilterError, PlotError
 from sacristan.runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
 from sacristan.runs.query.names import full_name, short_name, split_names
+from sacristan.runs.query.texts import count_text
 from sacristan.runs.stores.settings import show
 from sacristan.runs.stores.store import NEWEST_FIRST
 
-__all__ = ["ALL", "LAYOUTS", "NONE", "TABS", "CompareView", "RunsView"]
+__all__ = ["ALL", "NONE", "TABS", "Chart", "CompareView", "RunsView", "is_chart", "root", "rooted"]
 
+# Set for each request.
+root: ContextVar[str] = ContextVar("root", default="")
+# Least and greatest number of fields of each kind.
+_NUM_FIELDS = {"scatter": (2, 3), "parallel": (2, 20), "importances": (1, 20), "histogram": (1, 1)}
+_EXAMPLES = {
+    "scatter": "scatter(lr, result)",
+    "parallel": "parallel(lr, width, result)",
+    "importances": "importances(result)",
+    "histogram": "histogram(result)",
+}
+_CHART = re.compile(rf"\s*({'|'.join(_NUM_FIELDS)})\((.*)\)\s*", re.DOTALL)
 TABS = ("config", "sources", "media", "statistics")
 LAYOUTS = ("both", "table", "charts")
 # Hides every run that `eye` does not name.
@@ -34,32 +47,119 @@ _MAX_COLUMNS, _MAX_CONDITIONS, _MAX_PANELS, _MAX_PAGE = 60, 30, 60, 100_000
 _CONDITION = re.compile(r"[=<>~]|\s(not\s+)?in\s*[\[(]", re.I)
 
 
+def rooted(path: str) -> str:
+    """Return the URL of a page of the current request's store, from its path on a board of one store."""
+    return root.get() + path
+
+
+@dataclasses.dataclass(frozen=True)
+class UrlView:
+    """State of a page: each field is a parameter of its URL. A tuple repeats the parameter, a default omits it."""
+
+    PATH: ClassVar[str]
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {}
+
+    @classmethod
+    def of(cls, query: QueryParams) -> Self:
+        """Return the state that a URL encodes; invalid values are ignored."""
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(cls):
+            texts = [text for text in query.getlist(field.name) if text.strip()]
+            if texts and texts[-1] in cls.CHOICES.get(field.name, texts):
+                values[field.name] = _value(texts, field.default)
+        return cls(**{name: value for name, value in values.items() if value is not None})
+
+    def pairs(self, *without: str) -> list[tuple[str, str]]:
+        """Return the parameters of the URL, except those of the fields in `without`."""
+        pairs: list[tuple[str, str]] = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value == field.default or field.name in without:
+                continue
+            values = value if isinstance(value, tuple) else (value,)
+            pairs += [(field.name, _text(one)) for one in values]
+        return pairs
+
+    def url(self, path: str = "", **changes: Any) -> str:
+        """Return the URL of this state with some fields changed; `path` is another page with the same parameters."""
+        pairs = dataclasses.replace(self, **changes).pairs()
+        return rooted(path or self.PATH) + (f"?{urlencode(pairs)}" if pairs else "")
+
+
+def _text(value: Any) -> str:
+    return "1" if value is True else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _value(texts: list[str], default: Any) -> Any:
+    """Convert the texts of a URL to the type of a field's default; None if they are invalid."""
+    if isinstance(default, tuple):
+        return tuple(dict.fromkeys(texts))
+    text = texts[-1]
+    if isinstance(default, bool):
+        return text == "1"
+    if isinstance(default, int | float):
+        try:
+            return type(default)(text[:20])
+        except ValueError:
+            return None
+    return text
+
+
+@dataclasses.dataclass(frozen=True)
+class Chart:
+    """A chart of runs.
+
+    Attributes:
+        kind: `scatter`, `parallel`, `importances` or `histogram`.
+        fields: Short names of fields. Scatter: x, y and the one that colours; importances: the result, then the
+            settings, or none for those in which the runs differ.
+    """
+
+    kind: str
+    fields: tuple[str, ...]
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """Parse a panel such as `histogram(val/loss.min)`; return None for a panel of curves.
+
+        Unusual names are between backticks. The wrong number of fields raises PlotError.
+        """
+        match = _CHART.fullmatch(text)
+        if match is None:
+            return None
+        kind, names = match.groups()
+        fields = tuple(short_name(full_name(name)) for name in split_names(names))
+        least, most = _NUM_FIELDS[kind]
+        if not least <= len(fields) <= most:
+            expected = f"{least} to {most}" if most > least else str(least)
+            raise PlotError(
+                f"{kind}: got {count_text(len(fields), 'field')}, expected {expected}, such as {_EXAMPLES[kind]}"
+            )
+        return cls(kind, fields)
+
+
+def is_chart(text: str) -> bool:
+    """Tell whether a panel is a chart of runs, even an invalid one."""
+    return _CHART.fullmatch(text) is not None
+
+
 @dataclasses.dataclass(frozen=True)
 class RunsView(UrlView):
     """State of the workspace: the runs, their order and columns, and how their curves are drawn.
 
     Attributes:
-        run: Ids or uids of the runs to show; empty for all runs.
+        run: Ids or uids; empty for all runs.
         where: Conditions, as `sacristan ls --where` takes them.
         words: Words that texts of the runs contain.
-        group: Fields with commas between; runs with equal values are shown as one row and one mean. Empty for single
-            runs.
-        over: Fields that vary within a group, with commas between; see `sacristan.runs.comparison.grouping`.
+        group, over: Fields that define groups, and fields that vary within them, with commas between.
         sort: A field, with a `-` before it for descending order.
-        column: Columns, by the short names of fields; empty for the default ones.
-        page: Number of the page, from 1.
-        layout: One of `LAYOUTS`.
+        column: Short names of fields; empty for the default ones.
         hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
-        eye: Runs or groups whose curves are shown although all others are hidden.
-        panel: Pinned panels, in their order: metrics and expressions of metrics, with commas between, or charts of
-            runs; see `sacristan.runs.board.charts`.
+        panel: Pinned panels: metrics and expressions of metrics, with commas between, or charts (see `Chart`).
         wide: Panels that take the full width.
         closed: Sections of panels that are closed; `NONE` for no section.
-        x: The horizontal axis; see `sacristan.runs.drawing.curve.curve_of`.
-        smoothing: Weight of earlier points, from 0 to below 1.
-        log_x, log_y: Logarithmic axes.
+        x, smoothing, band: See `sacristan.runs.comparison.panels.View`.
         joined: Whether runs are drawn with the points of the runs that they were started from.
-        band: The band around the mean of a group; see `sacristan.runs.comparison.curves.mean_curve`.
         zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
     """
 
@@ -91,7 +191,6 @@ class RunsView(UrlView):
 
     @classmethod
     def of(cls, query: QueryParams) -> Self:
-        """See `UrlView.of`; all names are short ones."""
         view = super().of(query)
         return dataclasses.replace(
             view,
@@ -124,17 +223,14 @@ class RunsView(UrlView):
 
     @property
     def is_filtered(self) -> bool:
-        """True if names, conditions or words choose the runs."""
         return bool(self.run or self.where or self.words)
 
     @functools.cached_property
     def sort_name(self) -> str:
-        """The short name of the field that sorts the runs."""
         return _short(self.sort.removeprefix("-"))
 
     @property
     def offset(self) -> int:
-        """Number of runs on the pages before this one."""
         return (self.page - 1) * self.SIZE
 
     def of_all(self, path: str) -> str:
@@ -163,12 +259,10 @@ class RunsView(UrlView):
 
     @property
     def fields_by(self) -> tuple[str, ...]:
-        """The fields that define groups."""
         return _names(self.group)
 
     @property
     def fields_over(self) -> tuple[str, ...]:
-        """The fields that vary within a group."""
         return _names(self.over) if self.group else ()
 
     def of_group(self, values: Mapping[str, Any]) -> str:
@@ -218,13 +312,10 @@ class CompareView(UrlView):
 
     Attributes:
         run: Ids or uids; without any, `where` chooses the runs.
-        where: Conditions, as `sacristan ls --where` takes them.
-        tab: One of `TABS`.
         by, over: Fields that define groups, and fields that vary within them, with commas between.
         field: The field that groups are compared by.
         mode: The better direction, `max` or `min`; empty for the recorded one.
-        first, second: The two runs whose sources are compared; empty for the first two.
-        file: The source that is compared.
+        first, second: The two runs whose source `file` is compared; empty for the first two.
         everything: Whether to show equal config entries as well.
     """
 
@@ -245,12 +336,10 @@ class CompareView(UrlView):
 
     @property
     def fields_by(self) -> tuple[str, ...]:
-        """The fields that define the groups."""
         return _names(self.by)
 
     @property
     def fields_over(self) -> tuple[str, ...]:
-        """The fields that vary within a group."""
         return _names(self.over)
 
 

@@ -6,18 +6,18 @@ import argparse
 import contextlib
 import os
 import re
+import secrets
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sacristan.observers.record.redaction import hide_user
-from sacristan.runs.commands.terminal.arguments import place, port, where_of
+from sacristan.runs.commands.terminal.arguments import port, store_address, where_of
 from sacristan.runs.errors import ServerError, needing_extra
 
 if TYPE_CHECKING:
-    from sacristan.runs.board.policy import Proxy
-    from sacristan.runs.board.tokens import TokenFile
+    from sacristan.runs.board.access import Proxy, TokenFile
 
 __all__ = ["NO_JSON", "add_arguments", "main"]
 
@@ -35,7 +35,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     parser._optionals.conflict_handler = "resolve"  # this --store replaces that of all commands, as it can be repeated
     help = "folder of runs, or mongodb:// URL; repeat it with names, such as lab=mongodb://host/lab, for several stores"
-    parser.add_argument("--store", action="append", dest="stores", type=place, metavar="[NAME=]WHERE", help=help)
+    parser.add_argument(
+        "--store", action="append", dest="stores", type=store_address, metavar="[NAME=]WHERE", help=help
+    )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     parser.add_argument("--port", type=port, default=8765, help="port; 0 takes a free one (8765)")
     parser.add_argument("--no-open", action="store_true", help="do not open a browser")
@@ -62,23 +64,23 @@ def main(arguments: argparse.Namespace) -> int:
     with needing_extra("board", "the board"):
         import plotly  # noqa: F401  # whose script is served
 
+        from sacristan.runs.board.access import Policy
         from sacristan.runs.board.serving import BoardServer
 
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
-    server = BoardServer(
-        where=_stores(arguments.stores or [where_of(arguments)]),
+    token = arguments.token if arguments.token is not None else os.environ.get(_TOKEN)
+    policy = Policy(
         host=arguments.host,
-        port=arguments.port,
-        token=arguments.token if arguments.token is not None else os.environ.get(_TOKEN),
+        token=secrets.token_urlsafe(24) if token == "" else token,
         tokens=_tokens(arguments.tokens),
         proxy=_proxy(arguments),
         public_name=arguments.public_name,
         is_read_only=arguments.read_only,
-        certificate=arguments.certificate,
-        key=arguments.key,
     )
+    where = _stores(arguments.stores or [where_of(arguments)])
+    server = BoardServer(where, policy, arguments.port, arguments.certificate, arguments.key)
     signal.signal(signal.SIGTERM, stop)
     with contextlib.suppress(KeyboardInterrupt):
         server.serve(
@@ -93,11 +95,11 @@ def _stores(texts: Sequence[str]) -> str | dict[str, str]:
 
     Raises ServerError if a name is missing or used twice.
     """
-    found = [_NAMED.fullmatch(text) for text in texts]
-    if found == [None] or (len(texts) == 1 and Path(texts[0]).is_dir()):  # a folder may be named a=b
+    matches = [_NAMED.fullmatch(text) for text in texts]
+    if matches == [None] or (len(texts) == 1 and Path(texts[0]).is_dir()):  # a folder may be named a=b
         return texts[0]
     stores: dict[str, str] = {}
-    for text, match in zip(texts, found, strict=True):
+    for text, match in zip(texts, matches, strict=True):
         if match is None:
             what = hide_user(text)
             raise ServerError(
@@ -111,14 +113,13 @@ def _stores(texts: Sequence[str]) -> str | dict[str, str]:
 
 
 def _tokens(path: str | None) -> TokenFile | None:
-    from sacristan.runs.board.tokens import TokenFile, default_tokens
+    from sacristan.runs.board.access import TokenFile, default_tokens
 
     return None if path is None else TokenFile(Path(path) if path else default_tokens())
 
 
 def _proxy(arguments: argparse.Namespace) -> Proxy | None:
-    from sacristan.runs.board.policy import Proxy
-    from sacristan.runs.board.visitors import Role
+    from sacristan.runs.board.access import Proxy, Role
 
     if arguments.user_header is None and arguments.proxy is None:
         if arguments.user_role:

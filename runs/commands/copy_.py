@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sacristan.runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, place
+from sacristan.runs.commands.terminal.arguments import add_json, add_runs, open_given, open_place, store_address
 from sacristan.runs.commands.terminal.outcomes import CopiedRun, print_copied
 
 __all__ = ["JSON", "add_arguments", "main"]
@@ -15,7 +15,9 @@ JSON = list[CopiedRun]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     add_runs(parser)
-    parser.add_argument("--to", type=place, required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL")
+    parser.add_argument(
+        "--to", type=store_address, required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL"
+    )
     add_json(parser)
 
 

@@ -44,13 +44,13 @@ def main(arguments: argparse.Namespace) -> int:
         arguments.error_code = 2
     with open_given(arguments) as store:
         old, new = store.get(arguments.a), store.get(arguments.b)
-        found = differences_of(old, new, with_output=arguments.log)
-        hidden = set() if arguments.all or arguments.json else _minor_statistics(found["metrics"], [old, new])
+        differences = differences_of(old, new, with_output=arguments.log)
+        hidden = set() if arguments.all or arguments.json else _minor_statistics(differences["metrics"], [old, new])
     if arguments.json:
-        print_json(found)
+        print_json(differences)
     else:
-        _print(found, hidden)
-    return 1 if found["differ"] and arguments.exit_code else 0
+        _print(differences, hidden)
+    return 1 if differences["differ"] and arguments.exit_code else 0
 
 
 def _minor_statistics(metrics: Changes, runs: Sequence[Run]) -> set[str]:
@@ -72,17 +72,17 @@ def _minor_statistics(metrics: Changes, runs: Sequence[Run]) -> set[str]:
     return minor
 
 
-def _print(found: Differences, hidden: set[str]) -> None:
-    old, new = found["a"]["id"], found["b"]["id"]
-    if not found["differ"]:
+def _print(differences: Differences, hidden: set[str]) -> None:
+    old, new = differences["a"]["id"], differences["b"]["id"]
+    if not differences["differ"]:
         print_text(f"runs {old} and {new} do not differ")
         return
     for name in _SECTIONS:
-        if part := found[name]:
+        if part := differences[name]:
             print_text(name, "bold")
             _print_changes(part, name, old, new, hidden if name == "metrics" else set())
-    print_sources(found["sources"])
-    if output := found.get("output"):
+    print_sources(differences["sources"])
+    if output := differences.get("output"):
         print_text("output", "bold")
         print_unified(output)
 

@@ -43,10 +43,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _folder() -> Path:
     """Return the folder of the Markdown pages: of the checkout, or where a wheel was installed."""
     installed = Path(sysconfig.get_path("data")) / "share" / "sacristan" / "docs"
-    found = next((folder for folder in (_LAB / "docs", installed) if (folder / "index.md").is_file()), None)
-    if found is None:
+    pages = next((folder for folder in (_LAB / "docs", installed) if (folder / "index.md").is_file()), None)
+    if pages is None:
         raise RunsError(f"got no documentation in {_LAB / 'docs'} or {installed}; clone the repository to read it")
-    return found
+    return pages
 
 
 def _page(folder: Path, words: Sequence[str]) -> Path:
@@ -71,9 +71,9 @@ def _page(folder: Path, words: Sequence[str]) -> Path:
         best = max(pages, key=num_found)
     if fit(best)[0] or num_found(best):
         return best
-    known = [word for page in pages for word in (page.stem, *_title(page).split())]
+    vocabulary = [word for page in pages for word in (page.stem, *_title(page).split())]
     listed = ", ".join(page.stem for page in pages if page.parent == folder)
-    hint = word_suggestion(words[0], known, f"there are: {listed}")
+    hint = word_suggestion(words[0], vocabulary, f"there are: {listed}")
     raise RunsError(f"{' '.join(words)}: got words that are in no page; {hint}")
 
 

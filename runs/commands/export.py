@@ -59,15 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Export:
-    """The format, the place and the columns of an export.
-
-    Attributes:
-        format: One of `_FORMATS`.
-        output: The file, folder or URL; None for stdout.
-        columns: Fields of a table of runs.
-        metrics: Metrics of a table of points; None for a table of runs.
-        is_staged: Whether the output is a staging place, from which it is moved.
-    """
+    """Format, place (None for stdout) and columns of an export; without `metrics`, a table has runs."""
 
     format: str
     output: Path | str | None
@@ -100,7 +92,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _place(text: str) -> Path | str:
-    """Return a path, or the URL of a server unchanged."""
     return text if "://" in text else Path(text)
 
 
@@ -123,7 +114,6 @@ def _check_place(output: Path | str | None, format: str) -> None:
 
 
 def _check_options(arguments: argparse.Namespace, format: str) -> None:
-    """Reject options that do not fit the format or each other."""
     if format not in _TABLES and (arguments.metrics is not None or arguments.columns):
         raise RunsError("export: a table of --columns or --metrics is csv, json or parquet; add --format csv")
     for option in ("hide", "keep"):
@@ -137,7 +127,6 @@ def _check_options(arguments: argparse.Namespace, format: str) -> None:
 
 
 def _write(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    """Write runs; return the exit code and a summary of the output."""
     if export.format in _TRACKERS:
         return _write_to_tracker(runs, export)
     return _write_archive(runs, export) if export.format in _ARCHIVES else _write_table(runs, export)
@@ -153,7 +142,7 @@ def _write_anonymous(runs: Sequence[Run], export: _Export, hide: Sequence[str], 
         columns, metrics = (
             names and [anonymous.name(name) for name in names] for names in (export.columns, export.metrics)
         )
-        staged = _Export(export.format, anonymous.place, columns, metrics, is_staged=True)
+        staged = _Export(export.format, anonymous.output, columns, metrics, is_staged=True)
         code, what = _write(anonymous.runs, staged)
     for word, (replacement, count) in anonymous.replaced.items():
         print_to_stderr(f"replaced {word!r} by {replacement!r}: {count_text(count, 'time')}")
@@ -177,8 +166,7 @@ def _proof(anonymous: AnonymousRuns) -> Iterator[str]:
 
 
 def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    from sacristan.runs.transfer.exporting import export_to
-    from sacristan.runs.transfer.targets import target_of
+    from sacristan.runs.transfer.targets import export_to, target_of
 
     counts: Counter[str] = Counter()
     for sentence in target_of(export.format).LACKS:
@@ -199,13 +187,12 @@ def _write_to_tracker(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
 
 
 def _write_archive(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
-    from sacristan.runs.transfer import research_crate
-    from sacristan.runs.transfer.archives import export_runs
+    from sacristan.runs.transfer.archives import CRATE_LACKS, check_crate_extra, export_runs
 
     is_crate = export.format == "rocrate"
     if is_crate:
-        research_crate.check_extra()
-        for sentence in research_crate.LACKS:
+        check_crate_extra()
+        for sentence in CRATE_LACKS:
             print_to_stderr(f"note: {sentence}")
     assert export.output is not None  # `_format_of` asks for it
     done = export_runs(runs, export.output, overwrite=True, is_crate=is_crate)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from sacristan.runs.commands.terminal.arguments import Parser, add_run, open_given, split_rest
-from sacristan.runs.commands.terminal.becoming import begin
+from sacristan.runs.commands.terminal.outcomes import begin
 
 __all__ = ["NO_JSON", "add_arguments", "main"]
 

@@ -71,12 +71,12 @@ def main(arguments: argparse.Namespace) -> int:
         raise RunsError(f"import: {arguments.path} is an archive of runs, which takes no --dry and no --tag")
     where = where_of(arguments)
     with contextlib.ExitStack() as stack:
-        place = where
+        opened = where
         if arguments.dry and not is_url(where) and not Path(where).exists():
-            place = stack.enter_context(tempfile.TemporaryDirectory())  # compare with an empty store, and create none
+            opened = stack.enter_context(tempfile.TemporaryDirectory())  # compare with an empty store, and create none
         elif not is_url(where):
             stack.enter_context(_removing_unused(Path(where)))
-        store = stack.enter_context(open_place(place, create=True))
+        store = stack.enter_context(open_place(opened, create=True))
         if is_archive:
             print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
             return 0

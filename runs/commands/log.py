@@ -9,9 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, number, open_given
-from sacristan.runs.commands.terminal.sieve import Sieve
-from sacristan.runs.commands.terminal.text import is_coloured, is_terminal, print_json
-from sacristan.runs.documents.whole_runs import Output, output_of
+from sacristan.runs.commands.terminal.text import OutputFilter, is_coloured, is_terminal, print_json
+from sacristan.runs.documents.run_documents import Output, output_of
 from sacristan.runs.errors import RunsError
 
 if TYPE_CHECKING:
@@ -48,19 +47,18 @@ def main(arguments: argparse.Namespace) -> int:
         if arguments.json:
             print_json(output_of(run, output))
             return 0
-        sieve = Sieve(colours=is_coloured()) if is_terminal() else None
+        output_filter = OutputFilter(colours=is_coloured()) if is_terminal() else None
         try:
             if arguments.follow:
-                _follow(store, run, sieve)
+                _follow(store, run, output_filter)
             else:
-                _write(output(), sieve)
+                _write(output(), output_filter)
         finally:
-            _write(b"", sieve, is_last=True)
+            _write(b"", output_filter, is_last=True)
     return 0
 
 
 def _output_of(run: Run, rank: int) -> Callable[[], bytes]:
-    """Return the function that reads the output of a rank."""
     if rank == 0:
         return lambda: run.read_output()[0]
     outputs = run.rank_outputs
@@ -70,24 +68,23 @@ def _output_of(run: Run, rank: int) -> Callable[[], bytes]:
     return outputs[rank].read
 
 
-def _follow(store: Store, run: Run, sieve: Sieve | None) -> None:
-    """Write output as it arrives, until the run has ended."""
+def _follow(store: Store, run: Run, output_filter: OutputFilter | None) -> None:
     position = 0
     while True:
         # Looked at before the output, so that what comes last is read.
         now = store.get(run.id)
         is_over = now.status not in ("RUNNING", "QUEUED")
         data, position = now.read_output(position)
-        _write(data, sieve)
+        _write(data, output_filter)
         if is_over:
             return
         time.sleep(_POLL_S)
 
 
-def _write(data: bytes, sieve: Sieve | None, *, is_last: bool = False) -> None:
+def _write(data: bytes, output_filter: OutputFilter | None, *, is_last: bool = False) -> None:
     sys.stdout.flush()
-    if sieve is not None:
-        sys.stdout.write(sieve.take(data, is_last=is_last))
+    if output_filter is not None:
+        sys.stdout.write(output_filter.take(data, is_last=is_last))
     elif data:
         sys.stdout.buffer.write(data)
     sys.stdout.flush()

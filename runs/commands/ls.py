@@ -11,7 +11,7 @@ from sacristan.runs.commands.terminal.arguments import add_json, bound, open_giv
 from sacristan.runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
 from sacristan.runs.commands.terminal.tables import Cell, Column, print_row, print_table
 from sacristan.runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
-from sacristan.runs.documents.listing import COLUMNS, LISTED, Listing, list_runs, listed_run
+from sacristan.runs.documents.run_documents import COLUMNS, LISTED, Listing, list_runs, listed_run
 from sacristan.runs.query.texts import (
     MISSING,
     STATUS_STYLES,
@@ -62,7 +62,8 @@ def main(arguments: argparse.Namespace) -> int:
             return _follow(store, arguments, columns, limit)
         listing = _find(store, arguments, columns, limit)
         if arguments.json:
-            _print_json(listing)
+            _note_broken(listing.unlisted() if listing.is_filtered else {})
+            print_json(listing.documents())
         else:
             _print_tables(listing, store, are_usual=not arguments.columns)
             if listing.has_more:
@@ -82,17 +83,10 @@ def _find(store: Store, arguments: argparse.Namespace, columns: Sequence[str], l
     return list_runs(store, filters, arguments.sort, limit, columns, with_refused=is_all, columns_of=usual)
 
 
-def _print_json(listing: Listing) -> None:
-    if listing.is_filtered:
-        _note_broken(listing.unlisted())
-    print_json(listing.documents())
-
-
 # ---------------------------------------------------------------------- tables
 
 
 def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
-    """Print a table of the runs, and one of those that cannot be read."""
     rows, broken = listing.rows, listing.broken
     if rows:
         names = _filled_columns(rows, listing.columns) if are_usual else list(listing.columns)
@@ -123,13 +117,12 @@ def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple
     names = telling_settings(shown, _ON_A_TERMINAL if is_terminal() else _IN_A_PIPE) if is_comparable else []
     sorted_by = short_name(full_name(arguments.sort.removeprefix("-")))
     wanted = [*COLUMNS[:-1], sorted_by, *names, COLUMNS[-1]]
-    known = {full_name(name) for name in COLUMNS} | {"_id"}
-    return tuple(dict.fromkeys(name for name in wanted if name in COLUMNS or full_name(name) not in known))
+    fixed = {full_name(name) for name in COLUMNS} | {"_id"}
+    return tuple(dict.fromkeys(name for name in wanted if name in COLUMNS or full_name(name) not in fixed))
 
 
-def _filled_columns(found: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
-    """Return the columns in which a run has a value."""
-    return [name for name in names if name == "status" or any(row[name] not in (None, "", []) for _, row in found)]
+def _filled_columns(rows: Sequence[tuple[Run, Mapping[str, Any]]], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name == "status" or any(row[name] not in (None, "", []) for _, row in rows)]
 
 
 def _header(names: Sequence[str], rows: Sequence[Sequence[Any]], *, are_usual: bool = False) -> list[Column]:
@@ -151,12 +144,9 @@ def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
     full = full_name(name)
     is_spare = is_usual and full != "status" and len(values) > 1 and all(value == values[0] for value in values)
     is_kept = full in ("_id", "status")
-    return Column(name, _is_numeric(name, values), is_kept, is_whole=full in TIMES, is_spare=is_spare)
-
-
-def _is_numeric(name: str, values: Sequence[Any]) -> bool:
-    there = [value for value in values if value is not None]
-    return name == "duration" or (bool(there) and all(map(is_number, there)))
+    present = [value for value in values if value is not None]
+    is_numeric = name == "duration" or (bool(present) and all(map(is_number, present)))
+    return Column(name, is_numeric, is_kept, is_whole=full in TIMES, is_spare=is_spare)
 
 
 def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
@@ -193,7 +183,7 @@ def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str],
 
     conditions = conditions_in(arguments)
     rows, _ = read_rows(find_chosen(store, arguments, columns), columns)
-    known = {run.id: _state(row) for run, row in rows}
+    states = {run.id: _state(row) for run, row in rows}
     lines = _Lines(columns, in_json=arguments.json)
     lines.print(rows[:limit][::-1])
     if not (rows or arguments.json):
@@ -201,8 +191,8 @@ def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str],
         sys.stdout.flush()
     for changed in store.watch(conditions):
         for run, row in read_rows([changed], columns)[0]:
-            if known.get(run.id) != (state := _state(row)):
-                known[run.id] = state
+            if states.get(run.id) != (state := _state(row)):
+                states[run.id] = state
                 lines.print([(run, row)])
     return 0
 

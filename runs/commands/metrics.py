@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sacristan.runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
 from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
 from sacristan.runs.commands.terminal.text import is_terminal, print_json, print_text
-from sacristan.runs.documents.whole_runs import METRICS, curves_of, statistics_of
+from sacristan.runs.documents.run_documents import METRICS, curves_of, statistics_of
 from sacristan.runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _count(arguments: argparse.Namespace) -> int:
-    """Return the maximum number of points to print; 0 for all."""
     if arguments.points is not None:
         return arguments.points
     return _ON_A_SCREEN if is_terminal() and not (arguments.json or arguments.csv) else 0
@@ -64,9 +63,9 @@ def _print(run: Run, names: Sequence[str], count: int) -> None:
     others = run.other_values()
     if not names:
         _print_summary(run, others)
-    known = run.metrics if others else ()
+    metrics = run.metrics if others else ()
     for name in names:
-        if name not in others or name in known:
+        if name not in others or name in metrics:
             series = run.metric(name, count or None)
             _print_points(name, series, len(run.metric(name)) if count else len(series))
         if name in others:
@@ -76,7 +75,6 @@ def _print(run: Run, names: Sequence[str], count: int) -> None:
 
 
 def _lists(series: Series) -> tuple[list[Any], ...]:
-    """Return steps, times and values."""
     return series.steps.tolist(), series.times.tolist(), series.values.tolist()
 
 

@@ -122,9 +122,9 @@ def main(arguments: argparse.Namespace) -> int:
     view = dataclasses.replace(view, joined=arguments.joined)
     with open_given(arguments) as store:
         columns = (*by, *over, "status", "config")
-        found, note = choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
-        panels = make_panels(found, arguments.metric, view)
-    print_problems({run.id: run.problem for run in found if run.problem})
+        runs, note = choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
+        panels = make_panels(runs, arguments.metric, view)
+    print_problems({run.id: run.problem for run in runs if run.problem})
     if note:
         panels = [dataclasses.replace(panel, notes=(*panel.notes, note)) for panel in panels]
     if arguments.json:
@@ -134,7 +134,7 @@ def main(arguments: argparse.Namespace) -> int:
 
         draw(panels, output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)
-        print_written(output, f"{num_curves} curves of {len(found)} runs", with_length=False)
+        print_written(output, f"{num_curves} curves of {len(runs)} runs", with_length=False)
     else:
         _print(panels)
     return 0

@@ -38,10 +38,10 @@ def main(arguments: argparse.Namespace) -> int:
     """Mark the runs, and print them."""
     from sacristan.runs.transfer.syncing import reap
 
-    found = reap(where_of(arguments))
+    reaped = reap(where_of(arguments))
     if arguments.json:
-        print_json([Reaped(run=str(run), uid=uid, status="DEAD") for run, uid in found])
+        print_json([Reaped(run=str(run), uid=uid, status="DEAD") for run, uid in reaped])
         return 0
-    for run, uid in found:
+    for run, uid in reaped:
         print_text(f"{run}: DEAD ({uid})")
     return 0

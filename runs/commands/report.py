@@ -52,9 +52,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.compare and not by:
         raise RunsError("--compare: expected --by too, the fields that define the groups to compare")
     with open_given(arguments) as store:
-        found, note = choose_runs(store, arguments, ("status",), 0 if by else _LIMIT, may_be_all=bool(by))
+        runs, note = choose_runs(store, arguments, ("status",), 0 if by else _LIMIT, may_be_all=bool(by))
         write_report(
-            found,
+            runs,
             output,
             title=arguments.title,
             metrics=arguments.metric,
@@ -67,6 +67,6 @@ def main(arguments: argparse.Namespace) -> int:
             log_y=arguments.log_y,
             overwrite=arguments.force,
         )
-    print_problems({run.id: run.problem for run in found if run.problem})
-    print_written(output, count_text(len(found), "run"), note)
+    print_problems({run.id: run.problem for run in runs if run.problem})
+    print_written(output, count_text(len(runs), "run"), note)
     return 0

@@ -281,7 +281,6 @@ def _print_metrics(verdict: Verdict) -> None:
 
 
 def _document(done: Reproduction) -> Reproduced:
-    """Return the whole reproduction for `--json`."""
     record, verdict = done.plan.record, done.verdict
     return {
         "of": run_key(record.run),

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from sacristan.runs.commands.terminal.arguments import Parser, add_run, number, open_given, split_rest
-from sacristan.runs.commands.terminal.becoming import begin
+from sacristan.runs.commands.terminal.outcomes import begin
 from sacristan.runs.commands.terminal.text import print_text, print_to_stderr
 from sacristan.runs.query.texts import list_text
 
@@ -59,14 +59,14 @@ def _verified(run: Run, num_steps: int, settings: list[str]) -> bool:
     from sacristan.runs.rerun.replaying import replay
 
     print_to_stderr(f"replaying the last {num_steps} recorded steps of run {run.id} ...")
-    found = replay(run, num_steps, settings)
-    print_text(_verdict(found))
-    return found.first is None
+    result = replay(run, num_steps, settings)
+    print_text(_verdict(result))
+    return result.first is None
 
 
-def _verdict(found: Replay) -> str:
-    where = f"steps {found.after + 1} to {found.until}, replayed from {found.state or 'the beginning'}"
-    if found.first is None:
-        return f"IDENTICAL: {found.num_points} points of {found.num_metrics} metrics, {where}"
-    metric, step, recorded, replayed = found.first
+def _verdict(result: Replay) -> str:
+    where = f"steps {result.after + 1} to {result.until}, replayed from {result.state or 'the beginning'}"
+    if result.first is None:
+        return f"IDENTICAL: {result.num_points} points of {result.num_metrics} metrics, {where}"
+    metric, step, recorded, replayed = result.first
     return f"DIVERGED: {metric} at step {step} was {recorded!r}, replayed {replayed!r} ({where})"

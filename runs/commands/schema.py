@@ -24,16 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Print one schema, or the reference of all."""
-    from sacristan.runs.documents.reference import reference_page
+    from sacristan.runs.documents.schemas import reference_page
 
-    found = schemas()
+    by_command = schemas()
     if arguments.name is None:
-        print(reference_page(found, reasons_without_json()), end="")
+        print(reference_page(by_command, reasons_without_json()), end="")
         return 0
     if reason := reasons_without_json().get(arguments.name):
         raise RunsError(f"schema: {arguments.name} has no --json: {reason}")
-    if arguments.name not in found:
-        hint = word_suggestion(arguments.name, found)
+    if arguments.name not in by_command:
+        hint = word_suggestion(arguments.name, by_command)
         raise RunsError(f"schema: got {arguments.name!r}, which is no command with --json; {hint}")
-    print(json.dumps(found[arguments.name], indent=2))
+    print(json.dumps(by_command[arguments.name], indent=2))
     return 0

@@ -11,7 +11,7 @@ from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_g
 from sacristan.runs.commands.terminal.outcomes import print_problems
 from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
 from sacristan.runs.commands.terminal.text import print_json, print_text
-from sacristan.runs.documents.whole_runs import SHOWN, shown_run
+from sacristan.runs.documents.run_documents import SHOWN, shown_run
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from sacristan.runs.query.names import REFUSED
 from sacristan.runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
@@ -110,7 +110,6 @@ def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]
 
 
 def _print_ranks(run: Run) -> None:
-    """Print the processes of a distributed run."""
     ranks = mappings_in(run.get("info.ranks"))
     if not ranks:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from sacristan.runs.commands.terminal.contents import CONTENTS, add_contents, list_or_get
+from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 
 __all__ = ["JSON", "add_arguments", "main"]
 

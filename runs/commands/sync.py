@@ -47,18 +47,18 @@ def main(arguments: argparse.Namespace) -> int:
     """Deliver the runs, and print the outcome of each; return 1 if one could not be delivered."""
     from sacristan.runs.transfer.syncing import deliveries
 
-    found = []
+    results = []
     for result in deliveries(folder_of(arguments), arguments.url):
-        found.append(result)
+        results.append(result)
         if not arguments.json:
             _print(result)
-    num_bad = sum(result.is_bad for result in found)
+    num_bad = sum(result.is_bad for result in results)
     if arguments.json:
-        print_json([_row(result) for result in found])
-    elif not found:
+        print_json([_row(result) for result in results])
+    elif not results:
         print("no run here was to be delivered to a MongoDB")
     if num_bad:
-        print_to_stderr(f"error: {num_bad} of {len(found)} runs could not be delivered")
+        print_to_stderr(f"error: {num_bad} of {len(results)} runs could not be delivered")
     return int(num_bad > 0)
 
 

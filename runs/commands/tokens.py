@@ -11,8 +11,7 @@ from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
 from sacristan.runs.commands.terminal.text import print_json, print_text
 
 if TYPE_CHECKING:
-    from sacristan.runs.board.tokens import NamedToken, TokenFile
-    from sacristan.runs.board.visitors import Role
+    from sacristan.runs.board.access import NamedToken, Role, TokenFile
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -82,8 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Add, list or revoke tokens."""
-    from sacristan.runs.board.tokens import TokenFile, default_tokens
-    from sacristan.runs.board.visitors import Role
+    from sacristan.runs.board.access import Role, TokenFile, default_tokens
 
     _check(arguments)
     file = TokenFile(arguments.tokens or default_tokens())
@@ -116,7 +114,6 @@ def _token(one: NamedToken) -> Token:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Reject a missing or superfluous name or role."""
     if arguments.action == "list" and arguments.name:
         arguments.parser.error(f"got the name {arguments.name!r}; tokens list takes none")
     if arguments.action != "list" and not arguments.name:

@@ -16,8 +16,8 @@ from sacristan.runs.comparison.comparing import Comparison, compare
 from sacristan.runs.comparison.panels import View, make_panels
 from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from sacristan.runs.drawing.curve import Panel
-from sacristan.runs.drawing.forms import status_form
 from sacristan.runs.drawing.markup import Markup, element, table
+from sacristan.runs.drawing.notebook_html import status_form
 from sacristan.runs.drawing.output_file import check_output, writing
 from sacristan.runs.drawing.svg import chart
 from sacristan.runs.errors import PlotError

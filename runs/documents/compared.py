@@ -182,19 +182,19 @@ def differences_of(
     """
     from sacristan.runs.comparison.difference import compare_output, diff
 
-    found = diff(old, new)
+    difference = diff(old, new)
     output = compare_output(old, new, max_output_bytes) if with_output else None
     document: Differences = {
         "a": run_key(old),
         "b": run_key(new),
-        "differ": bool(found or output),
-        "command": found.command,
-        "config": found.config,
-        "git": found.git,
-        "packages": found.packages,
-        "outcome": found.outcome,
-        "metrics": found.metrics,
-        "sources": found.sources,
+        "differ": bool(difference or output),
+        "command": difference.command,
+        "config": difference.config,
+        "git": difference.git,
+        "packages": difference.packages,
+        "outcome": difference.outcome,
+        "metrics": difference.metrics,
+        "sources": difference.sources,
     }
     if output is not None:
         document["output"] = output

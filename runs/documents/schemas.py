@@ -10,12 +10,21 @@ import dataclasses
 import inspect
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-__all__ = ["VERSION", "Others", "arguments_schema", "attribute_texts", "schema_id", "schema_of", "summary_of"]
+__all__ = [
+    "VERSION",
+    "Others",
+    "arguments_schema",
+    "attribute_texts",
+    "reference_page",
+    "schema_id",
+    "schema_of",
+    "summary_of",
+]
 
 # Counted up when a key is removed or changes its meaning, in any document.
 VERSION = 1
@@ -35,6 +44,11 @@ _SIMPLE: dict[Any, dict[str, Any]] = {
     types.NoneType: {"type": "null"},
 }
 _ATTRIBUTE = re.compile(r"^ {4}(?P<names>\w[\w, ]*): (?P<text>.+(?:\n {6,}.+)*)", re.MULTILINE)
+_HEAD = f"""# Keys of the JSON
+
+Version {VERSION}. `sacristan schema` prints this page, and with the name of a command its JSON Schema. A number
+may be one of the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,3 +144,43 @@ def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
         properties[name] = {**_of(get_args(hint)[0] if is_optional else hint, definitions), "description": texts[name]}
         required += [] if is_optional else [name]
     return {"type": "object", "description": summary_of(kind), "properties": properties, "required": required}
+
+
+def reference_page(schemas: Mapping[str, Mapping[str, Any]], reasons_without_json: Mapping[str, str]) -> str:
+    """Return the page: the output of each command or why it has no JSON, and the keys of each object once."""
+    lines = [_HEAD, "| command | prints |", "| --- | --- |"]
+    lines += [f"| `{name}` | {_type_text(schema)} |" for name, schema in schemas.items()]
+    lines += ["", "| command | why it has no `--json` |", "| --- | --- |"]
+    lines += [f"| `{name}` | {reason} |" for name, reason in reasons_without_json.items()]
+    objects: dict[str, Mapping[str, Any]] = {}
+    for schema in schemas.values():
+        objects |= schema.get("$defs", {})
+    objects.pop("number", None)
+    for name, definition in sorted(objects.items()):
+        lines += ["", *_object_lines(name, definition)]
+    return "\n".join(lines) + "\n"
+
+
+def _object_lines(name: str, definition: Mapping[str, Any]) -> Iterator[str]:
+    yield from (f"## {name}", "", definition["description"], "", "| key | type | meaning |", "| --- | --- | --- |")
+    for key, schema in definition["properties"].items():
+        optional = "" if key in definition["required"] else "; may be missing"
+        yield f"| `{key}` | {_type_text({**schema, 'description': ''})}{optional} | {schema['description']} |"
+
+
+def _type_text(schema: Mapping[str, Any]) -> str:
+    """Return a type in words, with links to the objects on the page."""
+    if "anyOf" in schema:
+        return " or ".join(map(_type_text, schema["anyOf"]))
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        others = schema.get("additionalProperties")
+        more = f", with further keys: {others['description']}" if others else ""
+        return "number" if name == "number" else f"[{name}](#{name.lower()}){more}"
+    if "prefixItems" in schema:
+        return f"list of {len(schema['prefixItems'])} values"
+    if "items" in schema:
+        return f"list of {_type_text(schema['items'])}"
+    if "additionalProperties" in schema:
+        return f"object of {_type_text(schema['additionalProperties'])} by name"
+    return schema.get("type") or schema.get("description") or "any value"

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.configs.installation import missing_package
-from sacristan.runs.drawing.axes import pieces
-from sacristan.runs.drawing.curve import COLORS, Panel
+from sacristan.runs.drawing.curve import COLORS, Panel, pieces
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import PlotError
 
@@ -108,7 +107,6 @@ def _draw_panel(axes: Any, panel: Panel) -> None:
 
 
 def _draw_curve(axes: Any, panel: Panel, number: int) -> Any:
-    """Draw one curve of a panel, and return its line."""
     curve, log_y = panel.curves[number], panel.log_y
     color = COLORS[number % len(COLORS)]
     dash = _DASHES[number // len(COLORS) % len(_DASHES)]
@@ -134,7 +132,6 @@ def _draw_curve(axes: Any, panel: Panel, number: int) -> Any:
 
 
 def _mark_lonely(axes: Any, x: np.ndarray, y: np.ndarray, color: str, alpha: float = 1.0) -> None:
-    """Mark the points that no line shows."""
     lonely = _lonely(x, y)
     if len(lonely):
         axes.plot(x[lonely], y[lonely], color=color, linestyle="", marker="o", markersize=3, alpha=alpha)
@@ -160,8 +157,8 @@ def _add_legend(axes: Any, handles: list[Any], labels: list[str]) -> None:
         handles, labels = handles[:_MAX_IN_LEGEND], labels[:_MAX_IN_LEGEND]
         labels[-1] += f", and {excess} more"
     # Many entries go beside the curves, as no space among them is free.
-    place = {"loc": "best"} if len(handles) <= _MAX_INSIDE else {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-    axes.legend(handles, labels, **place)
+    options = {"loc": "best"} if len(handles) <= _MAX_INSIDE else {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+    axes.legend(handles, labels, **options)
 
 
 def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:

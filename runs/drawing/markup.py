@@ -57,7 +57,7 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Seq
     def cells(kind: str, row: Sequence[object], **scope: str) -> list[Markup]:
         right = {"style": "text-align:right;padding:2px 8px", **scope}
         left = {"style": "text-align:left;padding:2px 8px", **scope}
-        return [element(kind, cell, **(right if place in numbers else left)) for place, cell in enumerate(row)]
+        return [element(kind, cell, **(right if column in numbers else left)) for column, cell in enumerate(row)]
 
     body = element("tbody", *(element("tr", *cells("td", row)) for row in rows))
     first = [element("thead", element("tr", *cells("th", head, scope="col")))] if head else []

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
-from sacristan.runs.drawing.curve import COLORS, Curve, thin
+from sacristan.runs.drawing.curve import COLORS, Curve, limits, log_ticks, pieces, scaled, thin, ticks, time_ticks
 from sacristan.runs.drawing.markup import Markup, element
 
-__all__ = ["chart", "color_of", "sparkline"]
+__all__ = ["chart", "sparkline"]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 26, 36
 _LINE = 16  # pixels of a line of the legend
@@ -71,7 +70,7 @@ def chart(
     else:
         parts += [*frame.axes(is_time), *frame.lines(drawn)]
     rows = _rows(curves, notes, width)
-    below = [part for place, row in enumerate(rows) for part in _row(*row, height + _LINE * place + 8)]
+    below = [part for line, row in enumerate(rows) for part in _row(*row, height + _LINE * line + 8)]
     name = f"{title} over {x_label}: {len(curves)} curve{'s' * (len(curves) != 1)}"
     bottom = height + _LINE * len(rows) + 6
     return element(
@@ -120,7 +119,6 @@ class _Frame:
         return cls(limits(np.concatenate(x)), y_limits, *across, *down, x_label, log_y)
 
     def at(self, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Convert scaled values to pixels."""
         across = self.left + (x - self.x[0]) / (self.x[1] - self.x[0]) * (self.right - self.left)
         down = self.bottom + (y - self.y[0]) / (self.y[1] - self.y[0]) * (self.top - self.bottom)
         return across, down
@@ -174,7 +172,6 @@ class _Frame:
         return "".join(outlines)
 
     def axes(self, is_time: bool) -> Iterator[Markup]:
-        """Yield grid, ticks and labels."""
         for value, label in log_ticks(*self.y) if self.log_y else ticks(*self.y, 5):
             [top] = self.at(np.array([self.x[0]]), np.array([value]))[1]
             yield self._grid(self.left, top, self.right, top)

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sacristan.runs.drawing.axes import limits, log_ticks, pieces, scaled, ticks, time_ticks
-from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.drawing.curve import Curve, Panel, limits, log_ticks, pieces, scaled, ticks, time_ticks
 
 if TYPE_CHECKING:
     from plotille import Canvas
@@ -100,12 +99,11 @@ def _mark(canvas: Canvas, curves: Sequence[tuple[Curve, np.ndarray]], colors: bo
         finite = np.flatnonzero(np.isfinite(y))
         if len(finite):
             share = (number % 8 + 0.5) / min(8, len(curves))
-            place = finite[min(len(finite) - 1, int(share * len(finite)))]
-            canvas.text(float(curve.x[place]), float(y[place]), _LETTERS[number], color=_color(number, colors))
+            index = finite[min(len(finite) - 1, int(share * len(finite)))]
+            canvas.text(float(curve.x[index]), float(y[index]), _LETTERS[number], color=_color(number, colors))
 
 
 def _rows(canvas: Canvas, y_ticks: _Ticks, down: _Limits, margin: int, bar: str, braille: bool) -> Iterator[str]:
-    """Yield the rows of the canvas, with the labels of the y axis."""
     rows = canvas.plot(linesep="\n").split("\n")
     low, high = down
     labels = {round((high - value) / (high - low) * (len(rows) - 1)): text for value, text in y_ticks}

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import numbers
+import os
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from sacristan.runs.errors import FilterError, StoreError
-from sacristan.runs.notebooks.found_experiments import PAGE, Experiment, Page, QuerySet
+from sacristan.runs.errors import FilterError, MissingExtraError, StoreError
+from sacristan.runs.notebooks.query_sets import PAGE, Experiment, Page, QuerySet
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
+    from incense import ExperimentLoader as IncenseLoader
+
     from sacristan.runs.stores.store import Store
 
-__all__ = ["ExperimentLoader"]
+__all__ = ["ExperimentLoader", "incense"]
 
 
 class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
     """Finds past runs with the methods of incense's loader, in a database or a folder.
 
     Notebooks written for incense 0.0.15 run with `from sacristan.runs import ExperimentLoader` instead of its import.
-    The
-    differences: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when they
-    are used, results are not cached, and a field that no run has is rejected with the nearest name.
+    The differences: folders can be read, metrics have all their points, nothing is unpickled, fields are fetched when
+    they are used, results are not cached, and a field that no run has is rejected with the nearest name.
 
     Example:
         from sacristan.runs import ExperimentLoader
@@ -150,8 +153,8 @@ class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
         Raises:
             FilterError: If no run has the field.
         """
-        found = self._query_set(self.store.find(sort=f"-{attr}", limit=n))
-        return found[0] if len(found) == 1 else found
+        newest = self._query_set(self.store.find(sort=f"-{attr}", limit=n))
+        return newest[0] if len(newest) == 1 else newest
 
     def find(self, query: Any) -> QuerySet:
         """Return the experiments that match a query.
@@ -170,9 +173,47 @@ class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
 
 
 def _with_database(url: str, name: str) -> str:
-    """Return the URL of a database on a server."""
     address, mark, options = url.partition("?")
     scheme, separator, rest = address.partition("://")
     if not separator:
         raise StoreError(f"got db_name={name!r} with {url!r}, expected a mongodb:// URL for a database")
     return f"{scheme}://{rest.partition('/')[0]}/{quote(name)}{mark}{options}"
+
+
+def incense(where: str | None = None) -> IncenseLoader:
+    """Return a loader of incense 0.0.15 on a database of runs; `ExperimentLoader` is the same on every Python.
+
+    These read the records of a `MongoObserver`: `find_by_id`, `find_latest`, `find_by_name`, `find_by_config_key`, and
+    of an experiment `config`, `info`, `result`, `metrics`, `artifacts`, `start_time`, `to_dict`. Of a metric it reads
+    the first 20,000 points. Objects encoded by jsonpickle are not decoded, because that runs stored code; reading a
+    pickled artifact with incense still does.
+
+    Args:
+        where: A `mongodb://` URL with the database's name; by default the value of `SACRISTAN_STORE`.
+
+    Returns:
+        The loader.
+
+    Raises:
+        StoreError: If `where` is no such URL.
+        MissingExtraError: If incense is not installed.
+
+    Example:
+        loader = incense("mongodb://localhost:27017/lab")
+        experiment = loader.find_latest()
+        print(experiment.config.lr, experiment.metrics["train/loss"])
+    """
+    where = where or os.environ.get("SACRISTAN_STORE") or ""
+    if not where.startswith(("mongodb://", "mongodb+srv://")):
+        raise StoreError(f"incense reads MongoDB only: got {where or 'no store'!r}, expected a mongodb:// URL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its imports
+            from incense import ExperimentLoader as IncenseLoader
+    except ImportError as error:
+        raise MissingExtraError(
+            f"incense is not installed ({error}); runs.ExperimentLoader has the same interface"
+        ) from error
+    import pymongo
+
+    return IncenseLoader(where, pymongo.uri_parser.parse_uri(where)["database"] or "sacred", unpickle=False)

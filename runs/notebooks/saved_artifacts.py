@@ -30,12 +30,7 @@ __all__ = [
 
 
 class Rendered:
-    """An artifact as a notebook shows it.
-
-    Attributes:
-        data: Its bytes.
-        bundle: The forms that Jupyter displays, by MIME type.
-    """
+    """An artifact as a notebook shows it: its bytes, and the forms that Jupyter displays, by MIME type."""
 
     def __init__(self, data: bytes, bundle: Mapping[str, str]) -> None:
         self.data = data

@@ -35,8 +35,7 @@ from sacristan.runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
-from sacristan.runs.transfer.copying import copy
-from sacristan.runs.transfer.unloading import uid_of
+from sacristan.runs.transfer.copying import copy, uid_of
 
 __all__ = ["Reproduction", "carry_out", "cause_notes", "hash_order_sources", "reproduce"]
 

@@ -123,7 +123,7 @@ class Run(RecordReader):
 
     def _repr_html_(self) -> str:
         """Return the run as notebooks show it: head, curves, config and summary."""
-        from sacristan.runs.drawing.forms import run_form
+        from sacristan.runs.drawing.notebook_html import run_form
 
         return run_form(self)
 

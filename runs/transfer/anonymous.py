@@ -9,21 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import hashlib
+import io
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, BinaryIO
 
-from sacristan.runs.drawing.output_file import check_output, is_stream
+from sacristan.observers.record.points.points import Series
+from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.content import Content, Medium
+from sacristan.runs.stores.folders.adding import RELATIONS
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.anonymous_run import AnonymousRun
+from sacristan.runs.transfer.copying import stage, uid_of
 from sacristan.runs.transfer.hidden_words import HiddenWords
 from sacristan.runs.transfer.identifying_words import IdentifyingWords
-from sacristan.runs.transfer.staging import publish, staging_beside
-from sacristan.runs.transfer.unloading import unload
+from sacristan.runs.transfer.packed_files import MOST_BYTES
 
 __all__ = ["UNPROVEN", "AnonymousRuns", "anonymised"]
 
@@ -36,16 +42,15 @@ _MOST_FOUND = 10
 
 @dataclasses.dataclass(frozen=True)
 class AnonymousRuns:
-    """Runs without the words, and where to export them to.
+    """Runs without the words, and the place to export them to.
 
     Attributes:
         common: Names of accounts and machines that are common words: they were removed from their own fields only.
         left_out: A sentence for each part that could not be kept.
-        replacements: What is written instead of each word.
     """
 
     runs: tuple[Run, ...]
-    place: Path
+    output: Path
     common: tuple[str, ...]
     left_out: tuple[str, ...]
     replacements: dict[str, str]
@@ -91,20 +96,20 @@ def anonymised(
     hidden, left_out = HiddenWords(words.replacements, keep), list[str]()
     with naming_os_errors(f"{output} cannot be written"), staging_beside(output) as folder:
         for number, run in enumerate(runs, 1):
-            staged = unload(AnonymousRun(run, hidden, left_out), folder / "runs", str(number))
+            staged = stage(AnonymousRun(run, hidden, left_out), folder / "runs", str(number))
             left_out += [f"run {run.id}: {hidden.text(text)}" for text in staged.left_out]
         with open_store(folder / "runs", create=True) as store:
             copies = tuple(store.get(str(number)) for number in range(1, len(runs) + 1))
             common = tuple(sorted(words.common))
-            place = folder / "output"
-            anonymous = AnonymousRuns(copies, place, common, tuple(left_out), words.replacements, hidden)
+            prepared = folder / "output"
+            anonymous = AnonymousRuns(copies, prepared, common, tuple(left_out), words.replacements, hidden)
             yield anonymous
-        if found := list(itertools.islice(hidden.found_in(place), _MOST_FOUND)):
-            raise StoreError(f"words to hide are left, so nothing is written: {'; '.join(found)}")
+        if leaks := list(itertools.islice(hidden.found_in(prepared), _MOST_FOUND)):
+            raise StoreError(f"words to hide are left, so nothing is written: {'; '.join(leaks)}")
         if not is_stream(output):
             listed = _write_list(folder / "replaced.json", runs, anonymous)
             publish(listed, output.with_name(f"{output.name}.replaced.json"), overwrite=True)
-        publish(place, output, overwrite=overwrite)
+        publish(prepared, output, overwrite=overwrite)
 
 
 def _check_place(output: Path, *, overwrite: bool) -> None:
@@ -145,3 +150,131 @@ def _write_list(path: Path, runs: Sequence[Run], anonymous: AnonymousRuns) -> Pa
     path.touch(mode=0o600)
     path.write_text(json.dumps(document, indent=1))
     return path
+
+
+class AnonymousRun(Run):
+    """A run that is read without the words to hide; `left_out` gets a sentence for each part that is left out."""
+
+    def __init__(self, run: Run, hidden: HiddenWords, left_out: list[str]) -> None:
+        store: Any = SimpleNamespace(where="anonymous", check_field=lambda name: None, tell=lambda *_: None)
+        super().__init__(store, run.id)
+        self._run, self._hidden, self._left_out = run, hidden, left_out
+
+    @functools.cached_property
+    def document(self) -> dict[str, Any]:
+        left = {*RELATIONS, "changes", "notified", "states_folder", "folder", "cwd"}
+        if any(self._run.document.get(relation) for relation in RELATIONS):
+            self._left_out.append(f"run {self.id}: versions of artifacts, which are known by their digests")
+        document = {name: value for name, value in self._run.document.items() if name not in left}
+        cleaned: dict[str, Any] = self._hidden.document(_without_names(document))
+        return {**cleaned, "uid": uid_of(self._run)}
+
+    def _part(self, name: str) -> dict[str, Any]:
+        cleaned: dict[str, Any] = self._hidden.document(_without_names(self._run._read_part(name)))
+        return cleaned
+
+    def _check_is_there(self) -> None:
+        self._run._check_is_there()
+
+    def _true_status(self) -> str:
+        return self._run.status
+
+    @property
+    def lease(self) -> dict[str, Any] | None:
+        lease = self._run.lease
+        return lease and {**lease, "host": "anonymous", "boot_id": "anonymous", "pid_namespace": None}
+
+    def notes(self) -> dict[str, Any]:
+        kept = {name: self._run.notes().get(name) for name in ("tags", "note", "display_name")}
+        cleaned: dict[str, Any] = self._hidden.document({name: value for name, value in kept.items() if value})
+        return cleaned
+
+    @functools.cached_property
+    def _names(self) -> dict[str, str]:
+        return {self._hidden.text(name): name for name in self._run.logged_metrics}
+
+    def _metric_names(self) -> list[str]:
+        return list(self._names)
+
+    def _series(self, name: str) -> Series | None:
+        return self._run.metric(self._names[name]) if name in self._names else None
+
+    def stored(self, kind: str) -> list[Content]:
+        return [
+            Content(self._hidden.text(content.name), functools.partial(self._open, content))
+            for content in self._run.stored(kind)
+        ]
+
+    def _open(self, content: Content) -> BinaryIO:
+        data = self._hidden.file(content.name, _bounded(content))
+        self._left_out += [f"run {self.id}: {sentence}" for sentence in self._hidden.dropped]
+        self._hidden.dropped.clear()
+        return content.open() if data is None else io.BytesIO(data)
+
+    @property
+    def rank_outputs(self) -> dict[int, Content]:
+        return {rank: self._output(content) for rank, content in self._run.rank_outputs.items()}
+
+    def _output(self, content: Content) -> Content:
+        return Content(content.name, lambda: io.BytesIO(self._as_text(content.read())))
+
+    def _as_text(self, data: bytes) -> bytes:
+        return self._hidden.text(data.decode(errors="replace")).encode()
+
+    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+        data = self._as_text(self._run.read_output()[0])[start:][:max_bytes]
+        return data, start + len(data)
+
+    @property
+    def media(self) -> list[Medium]:
+        return [Medium.of(entry, contents) for entry, contents in self.media_entries()]
+
+    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
+        entries = []
+        for entry, (file, *images) in self._run.media_entries():
+            try:
+                with self._open(file) as stream:
+                    data = stream.read()
+            except StoreError as error:
+                self._left_out.append(f"run {self.id}: a medium: {error}")
+                continue
+            digest = hashlib.sha256(data).hexdigest()
+            name = f"media/{digest}.{entry['file'].rpartition('.')[2]}"
+            cleaned = self._hidden.document(entry) | {"file": name, "sha256": digest, "bytes": len(data)}
+            entries.append((cleaned, [Content(name, functools.partial(io.BytesIO, data)), *images]))
+        return entries
+
+    def artifact_details(self) -> dict[str, dict[str, Any]]:
+        cleaned: dict[str, dict[str, Any]] = self._hidden.document(self._run.artifact_details())
+        return cleaned
+
+    def odd_values(self) -> bytes:
+        return self._as_text(self._run.odd_values())
+
+    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> Any:
+        raise StoreError("versions of artifacts are left out")
+
+    def original(self) -> Run | None:
+        return None
+
+
+def _bounded(content: Content) -> bytes | None:
+    """Return the checked bytes of a content; None if they are too many."""
+    pieces, size = list[bytes](), 0
+    for piece in content.pieces():
+        size += len(piece)
+        if size > MOST_BYTES:
+            pieces.clear()
+        else:
+            pieces.append(piece)
+    return b"".join(pieces) if size <= MOST_BYTES else None
+
+
+def _without_names(value: Any) -> Any:
+    """Return a record without the fields that name users and machines, as common words stay elsewhere."""
+    if isinstance(value, Mapping):
+        named = ("user", "username", "hostname")
+        return {
+            key: _without_names(item) for key, item in value.items() if key not in named or not isinstance(item, str)
+        }
+    return [_without_names(item) for item in value] if isinstance(value, list | tuple) else value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -33,8 +34,10 @@ def choose(contents: Mapping[str, Content], names: Sequence[str]) -> list[Conten
     """Return contents by name, all of them if no names are given; an unknown name is a StoreError."""
     for name in names:
         if name not in contents:
-            known = abbreviated(map(repr, sorted(contents)))
-            raise StoreError(f"got the file name {name!r}, expected one of: {known or 'none, the run has no files'}")
+            available = abbreviated(map(repr, sorted(contents)))
+            raise StoreError(
+                f"got the file name {name!r}, expected one of: {available or 'none, the run has no files'}"
+            )
     return [contents[name] for name in names or contents]
 
 
@@ -42,7 +45,7 @@ def length_of(content: Content) -> int | None:
     """Return the size of a content in bytes; None if it is missing."""
     try:
         with content.open() as stream:
-            return stream.seek(0, 2)
+            return stream.seek(0, os.SEEK_END) or stream.tell()
     except (StoreError, OSError):
         return None
 

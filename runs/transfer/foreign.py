@@ -14,30 +14,44 @@ import functools
 import hashlib
 import itertools
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.files import relative_path
+from sacristan.observers.record.media_files import MediaFiles
+from sacristan.observers.record.points.points import TICKS_PER_S, Series
+from sacristan.observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
 from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.stores.notes import check_tags
+from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.notes import MOST_LETTERS, check_tags, one_line
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
-from sacristan.runs.transfer.imported_record import StagedImport, start_of
+from sacristan.runs.transfer.copying import write_series
 from sacristan.runs.transfer.trackers import reader_for
 from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_json
 from sacristan.runs.transfer.trackers.source_files import is_incomplete
 
-__all__ = ["ImportedRun", "import_foreign"]
+__all__ = ["ImportedRun", "StagedImport", "import_foreign"]
 
 # Before and after 1970, in seconds: 1,900 years, which is as far as records can tell times.
 _FAR_S = 6e10
 _ORIGIN = ("imported.kind", "imported.key", "imported.content")
+# The folder of an imported run's files, apart from those of the record.
+_FILES = "files"
+_EPOCH = datetime(1970, 1, 1)
+# The greatest time of a point after the start.
+_MOST_S = (2**32 - 1) / TICKS_PER_S
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,16 +126,13 @@ class _Import:
         self.discarded = frozenset(run.uid for run in store.trash())
 
     def take(self, found: Found) -> ImportedRun:
-        """Import a run, unless it is there."""
-        if is_incomplete(Path(found.place)):
-            return _failed(found, "its export was interrupted; export the run again, then import the result")
         try:
             run = _read(found)
             digest = _digest(run)
         except ForeignError as error:
-            return _failed(found, str(error))
+            return ImportedRun(found.place, "failed", left_out=(str(error),))
         except OSError as error:
-            return _failed(found, f"{error.filename}: {error.strerror}")
+            return ImportedRun(found.place, "failed", left_out=(f"{error.filename}: {error.strerror}",))
         uid = _uid(self.kind, found.key)
         present = self._present(uid, found, digest)
         if present is not None and digest == mapping_of(present.document.get("imported")).get("digest"):
@@ -154,7 +165,9 @@ class _Import:
         """Return the run in the store that an earlier import, also of an earlier version, has made."""
         present = self.store.backend.run_of_uid(uid)
         if present is None and uid in self.discarded and self.staging is not None:
-            present = _restored(self.store, uid)
+            # A user put it into the trash, or an import was killed before it added the new one.
+            with contextlib.suppress(RunNotFoundError):
+                present = self.store.restore(uid)  # else tags and note would be lost
         if present is None and found.former:
             present = self.store.backend.run_of_uid(_uid(self.kind, found.former))
             former = {} if present is None else mapping_of(present.document.get("imported"))
@@ -201,27 +214,17 @@ def _is_part(run: ForeignRun, found: Found, present: Run) -> bool:
             return False
     if run.num_points < _num_points(present):
         return True
-    stopped = run.stopped if run.stopped is not None else start_of(run)
+    stopped = run.stopped if run.stopped is not None else _start_of(run)
     return not found.by_place and present.stop_time is not None and stopped < present.stop_time.timestamp() - 1e-3
 
 
 def _counts(steps: np.ndarray, values: np.ndarray) -> Counter[tuple[float, int]]:
-    """Count equal points; a NaN equals itself."""
     return Counter(zip(steps.tolist(), values.astype(np.float64).view(np.int64).tolist(), strict=True))
 
 
-def _restored(store: Store, uid: str) -> Run | None:
-    """Return a run from the trash, where a user put it; or an import that was killed before it added the new one."""
-    with contextlib.suppress(RunNotFoundError):  # then tags and note would be lost
-        return store.restore(uid)
-    return None
-
-
-def _failed(found: Found, reason: str) -> ImportedRun:
-    return ImportedRun(found.place, "failed", left_out=(reason,))
-
-
 def _read(found: Found) -> ForeignRun:
+    if is_incomplete(Path(found.place)):
+        raise ForeignError("its export was interrupted; export the run again, then import the result")
     try:
         run = found.read()
         run.config, run.info = as_json({"config": run.config, "info": run.info}).values()
@@ -230,7 +233,7 @@ def _read(found: Found) -> ForeignRun:
         raise
     except Exception as error:  # parsers raise what they meet
         raise ForeignError(f"its content is invalid ({type(error).__name__}: {error})") from error
-    for time in (start_of(run), run.stopped or 0.0):
+    for time in (_start_of(run), run.stopped or 0.0):
         if not abs(time) < _FAR_S:
             raise ForeignError(f"got the time {time:g}, expected seconds since 1970")
     return run
@@ -281,7 +284,7 @@ def _digest_without(run: ForeignRun, names: Collection[str]) -> Any:
     """Return a SHA-256 of a run without its files and some fields."""
     digest = hashlib.sha256()
     others = {"curves", "media", "artifacts", "output", *names}
-    others |= set() if run.used else {"used"}  # as it was before there was such a field
+    others |= set() if run.used else {"used"}  # a later field: digests of earlier versions lack it
     plain = {field.name: getattr(run, field.name) for field in dataclasses.fields(run) if field.name not in others}
     digest.update(json.dumps(plain, sort_keys=True, default=str).encode())
     digest.update(run.output)
@@ -292,3 +295,153 @@ def _digest_without(run: ForeignRun, names: Collection[str]) -> Any:
     for entry in run.media:
         digest.update(f"{entry.name}\0{entry.step}\0{entry.content and entry.content.sha256}".encode())
     return digest
+
+
+def _start_of(run: ForeignRun) -> float:
+    """Return the earlier of a run's start and its first point, in seconds since 1970; without them, its end, or 0."""
+    times = [float(np.nanmin(curve.times)) for curve in run.curves if not np.isnan(curve.times).all()]
+    times += [] if run.started is None else [run.started]
+    return min(times) if times else run.stopped or 0.0
+
+
+@dataclasses.dataclass
+class StagedImport:
+    """Writes a run to a folder in the layout of `sacristan.observers.record.schema`.
+
+    Attributes:
+        imported: The entry of its record about its origin.
+        earlier: The run that it replaces, which hands on its notes; None for none.
+    """
+
+    run: ForeignRun
+    uid: str
+    imported: dict[str, Any]
+    folder: Path
+    tags: Collection[str]
+    earlier: Run | None
+
+    def __post_init__(self) -> None:
+        self.left_out = list(self.run.left_out)
+        self.started = _start_of(self.run)
+
+    def write(self) -> StagedRun:
+        """Write everything; `run.json` comes last, as there is no run without it."""
+        try:
+            self.folder.mkdir(parents=True)
+            self._write(CONFIG, self.run.config)
+            self._write(INFO, self.run.info)
+            (self.folder / OUTPUT).write_bytes(self.run.output)
+            if self.run.curves:
+                write_series(self.folder, self._each_series(), _EPOCH + timedelta(seconds=self.started))
+            self._write_media()
+            artifacts = self._copy_artifacts()
+            self._write_notes()
+            self._write(RUN, self._entry(artifacts, self._keep_used()))
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+        except OSError as error:
+            raise StoreError(f"{self.folder.parent} cannot be written ({error.strerror or error})") from error
+        return StagedRun(self.folder, self.uid, tuple(self.left_out))
+
+    def _write(self, name: str, document: Any) -> None:
+        (self.folder / name).write_text(json.dumps(document, indent=2, default=str))
+
+    def _each_series(self) -> Iterator[tuple[str, Series]]:
+        for curve in self.run.curves:
+            times = np.where(np.isnan(curve.times), 0.0, curve.times - self.started)
+            if times.max(initial=0.0) > _MOST_S:
+                self.left_out.append(f"times of {curve.name!r} more than 497 days after the start")
+            yield curve.name, Series(curve.steps, curve.values, np.minimum(times, _MOST_S))
+
+    def _write_media(self) -> None:
+        def fail(path: Path, error: OSError) -> None:
+            raise error
+
+        if not self.run.media:
+            return
+        (self.folder / MEDIA_FOLDER).mkdir()
+        files = MediaFiles(self.folder, fail)
+        for entry in self.run.media:
+            files.add(entry, max(0.0, entry.time - self.started) if entry.time == entry.time else 0.0)
+        files.entries.close()
+
+    def _copy_artifacts(self) -> list[str]:
+        names = []
+        for name, path in self.run.artifacts.items():
+            target = relative_path(f"{_FILES}/{name}")
+            if target is None:
+                self.left_out.append(f"file {name!r}: no file of a run may be called so")
+                continue
+            try:
+                (self.folder / target).parent.mkdir(parents=True, exist_ok=True)
+                if (self.folder / target).exists():
+                    raise FileExistsError
+                source = path.open("rb")
+            except (FileExistsError, NotADirectoryError):
+                self.left_out.append(f"file {name!r}: another file or folder of the run has that name")
+                continue
+            except OSError as error:
+                self.left_out.append(f"file {name!r}: {error.strerror}")
+                continue
+            with source, (self.folder / target).open("wb") as stream:
+                shutil.copyfileobj(source, stream, 2**20)
+            names.append(target.as_posix())
+        return names
+
+    def _keep_used(self) -> list[dict[str, Any]]:
+        """Keep the description of each data set as a version of an artifact, which other runs may have used, too."""
+        store = ArtifactStore(self.folder.parent)
+        versions = {}
+        for name, description in self.run.used.items():
+            path = self.folder / "dataset.json"
+            path.write_text(json.dumps(description, indent=2, sort_keys=True, default=str))
+            version = store.log(re.sub(r"[^A-Za-z0-9._-]+|^[^A-Za-z0-9]+", "-", name).strip("-")[:128] or "data", path)
+            versions[str(version)] = version
+            path.unlink()
+        for version in versions.values():
+            store.note_run("used", version, self.uid)
+        return [version.entry() for version in versions.values()]
+
+    def _write_notes(self) -> None:
+        notes: dict[str, Any] = {} if self.earlier is None else dict(self.earlier.notes())
+        tags = [re.sub(r"[^\w-]+", "-", tag).strip("-") for tag in self.run.tags]
+        notes["tags"] = {tag: True for tag in (*(notes.get("tags") or {}), *tags, *self.tags) if tag}
+        notes["note"] = notes.get("note") or self.run.note
+        if self.earlier is None:  # a person may have taken the name away since
+            notes["display_name"] = one_line(self.run.title[:MOST_LETTERS])
+        if any(notes.values()):
+            self._write(NOTES, notes)
+
+    def _entry(self, artifacts: list[str], used: list[dict[str, Any]]) -> dict[str, Any]:
+        run = self.run
+        stopped = max(self.started, run.stopped if run.stopped is not None else self.started)
+        title = {"comment": run.title} if run.title else {}
+        return {
+            "format": FORMAT,
+            "uid": self.uid,
+            "experiment": {
+                "name": run.experiment,
+                "base_dir": "",
+                "sources": [],
+                "dependencies": [],
+                "repositories": [],
+            },
+            "command": "imported",
+            "command_line": list(run.command),
+            "host": run.host,
+            "start_time": _text(self.started),
+            "stop_time": _text(stopped),
+            "heartbeat": _text(stopped),
+            "status": run.status,
+            "result": run.result,
+            "meta": {"command": "imported", "options": {}, **title},
+            "resources": [],
+            "artifacts": artifacts,
+            "imported": {**self.imported, **({"left_out": self.left_out} if self.left_out else {})},
+            **({"artifacts_used": used} if used else {}),
+        }
+
+
+def _text(seconds: float) -> str:
+    """Return seconds since 1970 as records hold times: ISO 8601 in UTC, without a zone."""
+    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat()

@@ -77,17 +77,11 @@ _PATCH = re.compile(rb"GIT binary patch\n(?:(?:literal|delta) \d+\n(?:[A-Za-z]\S
 
 
 class HiddenWords:
-    """Words with their replacements.
+    """Words with their replacements; words of one letter are too short.
 
-    Args:
-        replacements: What to write instead of each word; words of one letter are too short.
-        keep: Names of files, also as patterns, that are kept though they cannot be searched.
-
-    Attributes:
-        counts: How often each word was replaced.
-        removed: How many runs of base64 with a word, and binary patches, were removed.
-        dropped: A sentence for each member of an archive that was left out.
-        unsearched: What `found_in` could not search, with the number of files.
+    Files whose names match `keep`, names or patterns, are kept though they cannot be searched. `removed` counts runs of
+    base64 with a word, and binary patches, that were removed; `unsearched` what `found_in` could not search. `dropped`
+    has a sentence for each member of an archive that was left out.
     """
 
     def __init__(self, replacements: Mapping[str, str], keep: Sequence[str] = ()) -> None:
@@ -117,7 +111,6 @@ class HiddenWords:
         self._margin = max(map(len, {*self._forms, *wide}), default=0) + 64
 
     def text(self, text: str) -> str:
-        """Return a text with each word replaced."""
         return self._replaced(text.encode(errors="surrogatepass")).decode(errors="surrogatepass")
 
     def document(self, value: Any) -> Any:

@@ -46,9 +46,6 @@ _PUBLIC = re.compile(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$|^127\.")
 class IdentifyingWords:
     """Collects the words that name people, machines and places in runs, with a replacement for each.
 
-    Args:
-        keep: Words that are not hidden.
-
     Attributes:
         common: Names of accounts and machines that are common words, which are not hidden everywhere.
         own: Names of people and machines that are also names of settings, metrics or sources.
@@ -89,7 +86,8 @@ class IdentifyingWords:
         word = word.strip().rstrip("/")
         if not word or word.lower() in self._known:
             return
-        if kind in ("person", "machine") and (_is_common(word) or word.lower() in self._keep):
+        is_common = len(word) < 3 or word.isdigit() or word.lower() in _COMMON | self._keep
+        if kind in ("person", "machine") and is_common:
             self.common.add(word)
             return
         if kind in ("person", "machine") and word.lower() in self._own_names:
@@ -105,7 +103,6 @@ class IdentifyingWords:
             self.replacements.setdefault(word[:length], name[-length:])
 
     def take(self, run: Run) -> None:
-        """Add the words of a run and of this machine."""
         self._add_this_machine()
         record = {**run.document, "info": dict(run.info), "lease": run.lease or {}, "notes": run.notes()}
         self._take_fields(record)
@@ -168,17 +165,12 @@ class IdentifyingWords:
         self.add("person", match["owner"] or "")
 
 
-def _is_common(word: str) -> bool:
-    return len(word) < 3 or word.isdigit() or word.lower() in _COMMON
-
-
 def _is_public(path: str) -> bool:
     """Tell whether a path is short or belongs to the system, so that it says nothing about its user."""
     return (path.count("/") < 2 and path != "/root") or bool(_SYSTEM.match(path))
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Yield all texts in JSON."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

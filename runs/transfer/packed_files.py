@@ -46,7 +46,7 @@ __all__ = [
 MOST_BYTES = 2**29
 TOO_LARGE = f"it holds more than {MOST_BYTES // 2**20} MiB"
 # How each kind of compressed file is opened, and packed again, by its first bytes.
-COMPRESSED: dict[bytes, tuple[Callable[[IO[bytes]], Readable], Callable[[bytes], bytes]]] = {
+COMPRESSED: dict[bytes, tuple[Callable[[IO[bytes]], ByteStream], Callable[[bytes], bytes]]] = {
     b"\x1f\x8b": (lambda file: gzip.GzipFile(fileobj=file), lambda data: gzip.compress(data, mtime=0)),
     b"BZh": (bz2.BZ2File, bz2.compress),
     b"\xfd7zXZ": (lzma.LZMAFile, lzma.compress),
@@ -83,11 +83,10 @@ _STORAGE = re.compile(r"(^|/)data/((weights|constants)/)?\w+$")
 _NUMBERS = re.compile(rb"'descr': '[<>|=]?[biufcmM?]\d*(\[\w+\])?'")
 
 
-class Readable(Protocol):
+class ByteStream(Protocol):
     """A stream of the bytes of a packed file."""
 
-    def read(self, size: int, /) -> bytes:
-        """Return at most so many bytes."""
+    def read(self, size: int, /) -> bytes: ...
 
 
 class Budget:
@@ -96,7 +95,7 @@ class Budget:
     def __init__(self) -> None:
         self.left = MOST_BYTES
 
-    def read(self, stream: Readable) -> bytes:
+    def read(self, stream: ByteStream) -> bytes:
         """Return all bytes of a stream, unless there are too many."""
         data = stream.read(self.left + 1)
         if len(data) > self.left:
@@ -276,7 +275,6 @@ def _streams_of_pdf(data: bytes, budget: Budget) -> Iterator[tuple[str, bytes]]:
 
 
 def _inflated(data: bytes, budget: Budget) -> bytes:
-    """Return as much as zlib can unpack."""
     unpacked = zlib.decompressobj().decompress(data, budget.left + 1)
     return budget.read(io.BytesIO(unpacked))
 

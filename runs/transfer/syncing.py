@@ -7,8 +7,7 @@ import dataclasses
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,13 +91,13 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
 
 def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None = None) -> Iterator[SyncResult]:
     """Deliver all runs or `only` those in some folders as `sync` does, and yield each result at once."""
-    given = _parse(url)
+    db_name = _parse(url)
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
         for run_folder in run_folders(folder) if only is None else only:
             destination = None
             try:
-                destination = _destination(run_folder, url, given)
+                destination = _destination(run_folder, url, db_name)
                 if destination is None:
                     continue
                 if destination.url not in servers:
@@ -118,7 +117,6 @@ class _Server:
         self._trouble: str | None = None
 
     def close(self) -> None:
-        """Close the connections."""
         if self._client is not None:
             self._client.close()
 
@@ -231,7 +229,6 @@ def _deliver(folder: Path, destination: Destination, server: _Server) -> SyncRes
 
 
 def _advance(delivery: Delivery) -> str:
-    """Deliver a run, and return the outcome."""
     for _ in range(_ATTEMPTS):
         delivery.advance(last=True)
         if delivery.was_removed:
@@ -320,11 +317,7 @@ def _reap_database(url: str) -> Iterator[Reaped]:
     with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
         for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
             if _is_dead(run, run["lease"]):
-                change = {"$set": {"status": "DEAD", "stop_time": _last_sign(run)}}
+                stopped = last_beat(run["lease"]) or run.get("heartbeat") or run.get("start_time")
+                change = {"$set": {"status": "DEAD", "stop_time": stopped}}
                 mongo.confirmed.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
                 yield Reaped(run["_id"], run.get("uid", ""))
-
-
-def _last_sign(run: Mapping[str, Any]) -> datetime | None:
-    """Return when a run in a database was last known to be alive; None if the document does not tell."""
-    return last_beat(run["lease"]) or run.get("heartbeat") or run.get("start_time")

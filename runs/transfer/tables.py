@@ -19,7 +19,6 @@ from sacristan.runs.stores.run import Run
 
 __all__ = [
     "METRIC_COLUMNS",
-    "WrittenTable",
     "check_extra",
     "lacks",
     "metric_rows",
@@ -44,12 +43,7 @@ _FORMATS = {
 
 @dataclasses.dataclass(frozen=True)
 class WrittenTable:
-    """The outcome of writing a table.
-
-    Attributes:
-        num_rows: Number of rows below the header.
-        changed: Names of the columns with a value that the format holds only in another form.
-    """
+    """The number of rows, and the columns with a value that the format holds only in another form."""
 
     num_rows: int
     changed: Sequence[str]
@@ -89,17 +83,14 @@ def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, s
         try:
             for name in run.metrics:
                 if not names or name in names:
-                    yield from _points(run, name)
+                    series = run.metric(name)
+                    columns = (array.tolist() for array in (series.steps, series.times, series.values))
+                    for point in zip(*columns, strict=True):
+                        yield dict(zip(METRIC_COLUMNS, (run.id, run.uid, name, *point), strict=True))
         except StoreAwayError:
             raise
         except StoreError as error:
             problems[run.id] = str(error)
-
-
-def _points(run: Run, name: str) -> Iterator[dict[str, Any]]:
-    series = run.metric(name)
-    for step, time, value in zip(*(a.tolist() for a in (series.steps, series.times, series.values)), strict=True):
-        yield dict(zip(METRIC_COLUMNS, (run.id, run.uid, name, step, time, value), strict=True))
 
 
 def write_csv(

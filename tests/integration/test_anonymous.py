@@ -173,7 +173,7 @@ def record(folder, observer):
 
 def export_anonymous(runs, path, hide=(), keep=()):
     with anonymised(runs, path, hide, keep=keep) as anonymous:
-        export_runs(anonymous.runs, anonymous.place)
+        export_runs(anonymous.runs, anonymous.output)
     return anonymous
 
 

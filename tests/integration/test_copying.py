@@ -29,13 +29,13 @@ from sacristan.observers.mongo.documents import object_id
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.media_files import read_media
 from sacristan.observers.record.stored_files import keep
+from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
-from sacristan.runs.transfer.exporting import export_to
 from sacristan.runs.transfer.syncing import sync
+from sacristan.runs.transfer.targets import export_to
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")

@@ -9,8 +9,8 @@ from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
 from sacristan.runs import compare, open_store
+from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy
 from sacristan.runs.errors import StoreError
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900

@@ -24,7 +24,7 @@ from sacristan.observers.record.identity import lease
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import copy, open_store
 from sacristan.runs.errors import RunsError, StoreError
-from sacristan.runs.transfer.unloading import unload
+from sacristan.runs.transfer.copying import stage
 
 UID = "0" * 31 + "1"
 PNG = b"\x89PNG"
@@ -129,7 +129,7 @@ def ask(store, what, target=None, id="1"):
 
     def copied():
         with (target or store).staging() as base:
-            staged = unload(store.get(id), base)
+            staged = stage(store.get(id), base)
             return target and target.remove([target.add(staged).run])
 
     store.find()

@@ -30,8 +30,8 @@ from sacristan.observers import FileObserver, Image
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.archives import export_runs, import_runs
-from sacristan.runs.transfer.exporting import export_to
 from sacristan.runs.transfer.foreign import import_foreign
+from sacristan.runs.transfer.targets import export_to
 
 WANDB = pytest.param(
     "wandb",

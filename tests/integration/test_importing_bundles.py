@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.transfer.trackers import bundles, comet_files, reader_for
+from sacristan.runs.transfer.trackers import comet_files, reader_for, source_files
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
 ODD = ([0, 1, 2], ["nan", "inf", "-inf"])
@@ -191,7 +191,7 @@ def test_zip_file_of_a_hostile_sender_stays_inside_the_store(tmp_path, store):
 
 
 def test_zip_bomb_fails_before_it_unpacks(tmp_path, store, monkeypatch):
-    monkeypatch.setattr(bundles, "PLAIN_BYTES", 10_000)
+    monkeypatch.setattr(source_files, "PLAIN_BYTES", 10_000)
     path = tmp_path / "x.zip"
     path.write_bytes(_experiment([_upload("zeros", "zeros")], zeros=bytes(10**6)))
     [outcome] = take(path, store)

@@ -9,8 +9,8 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.runs.errors import StoreError
-from sacristan.runs.transfer import imported_record
-from sacristan.runs.transfer.imported_record import StagedImport
+from sacristan.runs.transfer import foreign
+from sacristan.runs.transfer.foreign import StagedImport
 from sacristan.runs.transfer.trackers.foreign_run import ForeignRun
 from tests.trackers import take
 
@@ -221,9 +221,9 @@ def test_files_that_one_name_would_overwrite_are_reported(tmp_path):
 
 
 def test_import_that_wrote_fewer_points_than_it_read_is_an_error(tmp_path, store, monkeypatch):
-    write_series = imported_record.write_series
+    write_series = foreign.write_series
     monkeypatch.setattr(
-        imported_record, "write_series", lambda folder, series, start: write_series(folder, [*series][1:], start)
+        foreign, "write_series", lambda folder, series, start: write_series(folder, [*series][1:], start)
     )
     (tmp_path / "a.csv").write_text("loss,acc\n1,2\n")
     with pytest.raises(StoreError, match=r"1 of the 2 points of .*a\.csv were written, as run 1; check the disk"):

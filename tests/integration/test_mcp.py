@@ -21,7 +21,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.configs.installation import install_command
-from sacristan.runs.documents.mcp.answers import MAX_CHARS, NOTICE, answer_text
+from sacristan.runs.documents.mcp.tools import MAX_CHARS, NOTICE, answer_text
 from tests.documents import checked, record
 
 ROOT = Path(__file__).parents[2]

@@ -11,8 +11,8 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs import compare
+from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy
 from sacristan.runs.errors import FilterError
 from sacristan.runs.stores.opening import open_store
 

@@ -38,7 +38,7 @@ def imported():
     """Import what the users need: they may not read where it lies."""
     for package in (runs, observers):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if not module.name.endswith(("__main__", "incense_loader")):
+            if not module.name.endswith("__main__"):
                 with contextlib.suppress(ImportError):  # of an extra
                     importlib.import_module(module.name)
     for name in ("fileinput", "scipy.stats"):

@@ -20,8 +20,8 @@ from sacristan import runs
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy
 
 # In two parts: the sources of a run are recorded as they are.
 ADA = "ada-love" + "lace"

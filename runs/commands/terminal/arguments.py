@@ -35,9 +35,9 @@ __all__ = [
     "open_given",
     "open_place",
     "output_of",
-    "place",
     "port",
     "split_rest",
+    "store_address",
     "typed_store",
     "where_of",
 ]
@@ -66,7 +66,7 @@ class Parser(argparse.ArgumentParser):
         """Parse words, accepting `--sort -start`, for which argparse itself requires `--sort=-start`."""
         words = list(sys.argv[1:] if args is None else args)
         if self.rest_begins:
-            end = next((place for place, word in enumerate(words) if word in self.rest_begins), len(words))
+            end = next((index for index, word in enumerate(words) if word in self.rest_begins), len(words))
             self.set_defaults(rest=words[end:])
             words = words[:end]
         for position in range(len(words) - 1, 0, -1):
@@ -92,7 +92,6 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"got {value!r}; {hint}")
 
     def error(self, message: str) -> NoReturn:
-        """Print an error, and end with exit code 2."""
         from sacristan.runs.commands.terminal.text import harmless
 
         self.exit(2, f"error: {harmless(message)}; see {self.prog} --help\n")
@@ -134,7 +133,7 @@ port = number(int, lambda value: 0 <= value < 2**16, "0 to 65535")
 confidence = number(float, lambda value: 0 < value < 1, "a number between 0 and 1, such as 0.95")
 
 
-def place(text: str) -> str:
+def store_address(text: str) -> str:
     """Argument type of a store: a folder of runs, or the URL of a database."""
     if not text:
         raise argparse.ArgumentTypeError("got '', expected a folder of runs or a mongodb:// URL")
@@ -143,13 +142,13 @@ def place(text: str) -> str:
 
 def add_store(parser: argparse.ArgumentParser, default: str | None = argparse.SUPPRESS) -> None:
     """Add `--store`; subcommands suppress its default, so that a `--store` before the command is kept."""
-    parser.add_argument("--store", type=place, default=default, metavar="WHERE", help=_STORE_HELP)
+    parser.add_argument("--store", type=store_address, default=default, metavar="WHERE", help=_STORE_HELP)
 
 
 def add_store_place(parser: argparse.ArgumentParser, kinds: str) -> None:
     """Add the store as a positional argument, an alternative to `--store`."""
     help = f"{kinds}; the same as --store"
-    parser.add_argument("store", nargs="?", type=place, default=argparse.SUPPRESS, metavar="STORE", help=help)
+    parser.add_argument("store", nargs="?", type=store_address, default=argparse.SUPPRESS, metavar="STORE", help=help)
 
 
 def add_run(parser: argparse.ArgumentParser, name: str = "run", help: str = "") -> None:
@@ -269,10 +268,8 @@ def _complete(action: argparse.Action, words_in: Callable[[Store, argparse.Names
 
 
 def _metric_names(store: Store, parsed_args: argparse.Namespace) -> list[str]:
-    """Return the metrics of the run named before it."""
     return store.get(parsed_args.run).metrics
 
 
 def _run_ids(store: Store, parsed_args: argparse.Namespace) -> list[str]:
-    """Return the ids of the newest runs."""
     return ["latest", *(run.id for run in store.find(limit=200, columns=()))]

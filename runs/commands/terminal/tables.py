@@ -16,11 +16,7 @@ _GAP, _LEAST = 2, 8
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: Any text; printing makes it harmless.
-    """
+    """A cell of a table; printing makes its text harmless."""
 
     text: str
     style: str = ""
@@ -105,9 +101,9 @@ def fit(
     there = list(range(len(columns)))
     _drop(there, [i for i in there if columns[i].is_spare], widths, room)
     _drop(there, [i for i in there if not columns[i].is_kept], least, room)
-    found = [width if i in there else 0 for i, width in enumerate(widths)]
-    _shrink(found, least, there, room)
-    return found, [i for i in range(len(widths)) if i not in there]
+    fitted = [width if i in there else 0 for i, width in enumerate(widths)]
+    _shrink(fitted, least, there, room)
+    return fitted, [i for i in range(len(widths)) if i not in there]
 
 
 def _shrink(widths: list[int], least: Sequence[int], there: Sequence[int], room: int) -> None:

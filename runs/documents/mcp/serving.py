@@ -16,8 +16,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
-from sacristan.runs.documents.mcp.answers import NOTICE, answer_text, error_text
-from sacristan.runs.documents.mcp.tools import TOOLS, Tool
+from sacristan.runs.documents.mcp.tools import NOTICE, TOOLS, Tool, answer_text, error_text
 from sacristan.runs.documents.schemas import arguments_schema
 from sacristan.runs.errors import RunsError
 from sacristan.runs.stores.opening import open_store
@@ -81,8 +80,8 @@ async def _answer(pool: StorePool, name: str, words: dict[str, Any], timeout_s: 
     numbers = {key: int(value) for key, value in words.items() if isinstance(value, float)}
 
     def ask(store: Store) -> str:
-        found = tool.answer(store, {**words, **numbers})
-        return answer_text(tool.command, found.document, found.notes)
+        answer = tool.answer(store, {**words, **numbers})
+        return answer_text(tool.command, answer.document, answer.notes)
 
     return await pool.ask_within(ask, timeout_s)
 

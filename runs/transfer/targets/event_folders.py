@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.targets.run_folders import RunFolders
-from sacristan.runs.transfer.targets.target import media_of, start_of
+from sacristan.runs.transfer.targets.target import RunFolders, media_of, start_of
 
 __all__ = ["LACKS", "NEEDS", "open_target"]
 
@@ -22,10 +19,9 @@ LACKS = (
 NEEDS = ("tensorboard", "google_crc32c")
 
 
-@contextlib.contextmanager
-def open_target(output: str) -> Iterator[RunFolders]:
+def open_target(output: str) -> RunFolders:
     """Open a folder, which is created when the first run is written; reject an address or a file."""
-    yield RunFolders(output, "event files", _write, _name_of)
+    return RunFolders(output, "event files", _write, _name_of)
 
 
 def _name_of(run: Run, key: str) -> str:

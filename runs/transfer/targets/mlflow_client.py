@@ -6,6 +6,7 @@ Tags keep what MLflow has no field for. `sacristan.state` is written last: a run
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -14,7 +15,7 @@ import re
 import sqlite3
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +51,7 @@ _STATUSES = {
 _BATCH, _NAME, _PARAM, _TAG = 1000, 250, 6000, 5000
 
 
-@contextlib.contextmanager
-def open_target(output: str) -> Iterator[MlflowTarget]:
+def open_target(output: str) -> MlflowTarget:
     """Open a tracking server, a database, or a folder that gets one.
 
     `output` is an address as MLflow writes it, `http://...` or `sqlite:///...`, or a folder.
@@ -76,12 +76,11 @@ def open_target(output: str) -> Iterator[MlflowTarget]:
         file = Path(output.removeprefix("sqlite:///").partition("?")[0]).resolve()
         artifacts = (file.parent / "artifacts").as_uri()
     with _errors(output):
-        target = MlflowTarget(MlflowClient(output), output, artifacts)
-    yield target
+        return MlflowTarget(MlflowClient(output), output, artifacts)
 
 
 @contextlib.contextmanager
-def _errors(place: str) -> Iterator[None]:
+def _errors(address: str) -> Iterator[None]:
     """Turn what MLflow and its database raise into a `ForeignError`, and keep their warnings quiet."""
     from mlflow.exceptions import MlflowException
 
@@ -91,56 +90,38 @@ def _errors(place: str) -> Iterator[None]:
             yield
     except (MlflowException, OSError, ImportError) as error:
         text = (" ".join(str(error).split()) or type(error).__name__)[:300]
-        raise ForeignError(hide_passwords(f"{place}: {text}")) from error
+        raise ForeignError(hide_passwords(f"{address}: {text}")) from error
 
 
 class MlflowTarget:
-    """An MLflow server or database.
+    """An MLflow server or database at an address.
 
-    Args:
-        place: Its address, for messages.
-        artifacts: Where artifacts of new experiments go; None for the server's own place.
+    Artifacts of new experiments go to the URL `artifacts`; None leaves that to the server.
     """
 
-    def __init__(self, client: MlflowClient, place: str, artifacts: str | None) -> None:
-        self._client = client
-        self._place = place
-        self._artifacts = artifacts
+    def __init__(self, client: MlflowClient, address: str, artifacts: str | None) -> None:
+        self._client, self._address, self._artifacts = client, address, artifacts
         self._runs: dict[str, dict[str, str]] = {}  # of each key: state by MLflow's id of the run
         for run in self._exported():
             self._runs.setdefault(run.data.tags[_UID], {})[run.info.run_id] = run.data.tags.get(_STATE, "")
 
     def _exported(self) -> Iterator[Any]:
         """Yield the runs that exports have written, whether or not they are complete."""
-        ids, token = [], None
-        while True:
-            experiments = self._client.search_experiments(page_token=token)
-            ids += [experiment.experiment_id for experiment in experiments]
-            token = experiments.token
-            if not token:
-                break
+        ids = [each.experiment_id for each in _all_pages(self._client.search_experiments)]
         for start in range(0, len(ids), 100):
-            token = None
-            while True:
-                some = ids[start : start + 100]
-                page = self._client.search_runs(some, f"tags.`{_UID}` LIKE '%'", page_token=token)
-                yield from page
-                token = page.token
-                if not token:
-                    break
+            search = functools.partial(self._client.search_runs, ids[start : start + 100], f"tags.`{_UID}` LIKE '%'")
+            yield from _all_pages(search)
 
     def find(self, key: str) -> str | None:
-        """Return the state that a run was exported in; see `Target.find`."""
         states = list(self._runs.get(key, {}).values())
         if not states:
             return None
         return states[0] if len(states) == 1 else ""  # more than one were left by a killed export
 
     def put(self, run: Run, key: str, state: str) -> tuple[int, list[str]]:
-        """Write a run; see `Target.put`."""
-        with _errors(self._place):
+        with _errors(self._address):
             created = self._create(run, key)
-            writing = _Writing(self._client, created, run)
+            writing = _RunWriter(self._client, created, run)
             num_points = writing.write()
             self._client.set_tag(created, _STATE, state)
             for earlier in self._runs.get(key, ()):
@@ -149,11 +130,11 @@ class MlflowTarget:
         return num_points, writing.left_out
 
     def forget_place(self) -> None:
-        """Make the paths of artifacts relative to the folder of the database; see `Target.forget_place`.
+        """Make the paths of artifacts relative to the folder of the database.
 
         MLflow looks for them below the folder in which it starts.
         """
-        file = Path(self._place.removeprefix("sqlite:///"))
+        file = Path(self._address.removeprefix("sqlite:///"))
         base = f"{file.parent.as_uri()}/"
         with contextlib.closing(sqlite3.connect(file)) as database:
             database.execute("UPDATE runs SET artifact_uri = replace(artifact_uri, ?, '')", [base])
@@ -167,7 +148,7 @@ class MlflowTarget:
         experiment = self._client.get_experiment_by_name(name)
         if experiment is not None and experiment.lifecycle_stage != "active":
             raise ForeignError(
-                f"{hide_passwords(self._place)}: the experiment {name!r} was deleted there; restore it, or purge it"
+                f"{hide_passwords(self._address)}: the experiment {name!r} was deleted there; restore it, or purge it"
             )
         id = experiment.experiment_id if experiment else self._client.create_experiment(name, self._artifacts)
         tags = {
@@ -185,26 +166,30 @@ class MlflowTarget:
         )
 
 
+def _all_pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the results of a search of MLflow's client from all pages."""
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
 def _result_text(result: Any) -> str:
     text = "" if result is None else json.dumps(result, default=str)
     return text if len(text) <= _TAG else ""
 
 
-class _Writing:
-    """Writes the content of a run.
-
-    Args:
-        id: MLflow's id of the run.
-    """
+class _RunWriter:
+    """Writes the content of a run, whose id in MLflow is `id`."""
 
     def __init__(self, client: MlflowClient, id: str, run: Run) -> None:
         self.left_out: list[str] = []
-        self._client = client
-        self._id = id
-        self._run = run
+        self._client, self._id, self._run = client, id, run
 
     def write(self) -> int:
-        """Write everything, and return the number of points."""
         self._add_params()
         num_points = sum(self._add_metric(name, called) for name, called in self._named(self._run.metrics, "metric"))
         self._add_files()

@@ -7,7 +7,6 @@ W&B numbers the rows of a run itself. Each row here has points of one time and o
 from __future__ import annotations
 
 import codecs
-import contextlib
 import heapq
 import json
 import re
@@ -20,8 +19,7 @@ from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import entry_at
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.targets.run_folders import RunFolders
-from sacristan.runs.transfer.targets.target import media_of, start_of
+from sacristan.runs.transfer.targets.target import RunFolders, media_of, start_of
 from sacristan.runs.transfer.trackers.wandb_log import LogWriter
 
 __all__ = ["LACKS", "NEEDS", "open_target"]
@@ -47,10 +45,9 @@ _TYPES = {
 _OUTPUT_BYTES = 2**18
 
 
-@contextlib.contextmanager
-def open_target(output: str) -> Iterator[RunFolders]:
+def open_target(output: str) -> RunFolders:
     """Open a folder, which is created when the first run is written; reject an address or a file."""
-    yield RunFolders(output, "runs of W&B; it uploads them with: wandb sync FOLDER", _write, _name_of)
+    return RunFolders(output, "runs of W&B; it uploads them with: wandb sync FOLDER", _write, _name_of)
 
 
 def _name_of(run: Run, key: str) -> str:
@@ -59,15 +56,11 @@ def _name_of(run: Run, key: str) -> str:
 
 def _write(run: Run, key: str, folder: Path) -> tuple[int, list[str]]:
     with (folder / f"run-{key}.wandb").open("wb") as stream:
-        return _Writing(run, key, folder / "files", LogWriter(stream)).write()
+        return _RunWriter(run, key, folder / "files", LogWriter(stream)).write()
 
 
-class _Writing:
-    """Writes one run.
-
-    Args:
-        key: Its id in W&B.
-    """
+class _RunWriter:
+    """Writes one run, whose id in W&B is `key`."""
 
     def __init__(self, run: Run, key: str, files: Path, log: LogWriter) -> None:
         from wandb.proto import wandb_internal_pb2
@@ -250,7 +243,6 @@ class _Writing:
         return {"_type": kind, "path": path, "sha256": content.sha256, "size": len(content.data), **about, **caption}
 
     def _table(self, content: Content) -> tuple[Content, dict[str, Any]]:
-        """Return a table in W&B's form, and its size."""
         table = json.loads(content.data)
         images = {image.file: image for image in content.images}
         rows = [[self._cell(cell, images) for cell in row] for row in table["rows"]]

@@ -41,32 +41,30 @@ _STORES = ("mlflow", "wandb", "aim")
 
 def readers() -> dict[str, Reader]:
     """Return all readers by kind: the lab's, and those of entry points."""
-    found = {kind: _load(f"{__name__}.{module}") for kind, module in READERS.items()}
+    by_kind = {kind: _load(f"{__name__}.{module}") for kind, module in READERS.items()}
     for point in entry_points(group="sacristan.readers"):
-        found[point.name] = cast("Reader", point.load())
-    return found
+        by_kind[point.name] = cast("Reader", point.load())
+    return by_kind
 
 
 def reader_for(path: Path, kind: str | None = None) -> Reader:
     """Return the reader of a kind, or without one the reader that recognizes a file or folder."""
-    known = readers()
+    by_kind = readers()
     if kind is not None:
-        if kind not in known:
-            kinds = ", ".join(known)
-            raise ForeignError(
-                f"got the kind {kind!r}, expected one of {kinds}; {word_suggestion(kind, known, 'or leave --from out')}"
-            )
-        return known[kind]
+        if kind not in by_kind:
+            hint = word_suggestion(kind, by_kind, "or leave --from out")
+            raise ForeignError(f"got the kind {kind!r}, expected one of {', '.join(by_kind)}; {hint}")
+        return by_kind[kind]
     if not path.exists():
         raise ForeignError(f"{path}: there is no such file or folder")
-    for reader in known.values():
+    for reader in by_kind.values():
         if reader.recognizes(path):
             return reader
     if is_database(path):
         with open_database(path) as database:  # raises an error that says so if it is damaged
             table_columns(database)
     raise ForeignError(
-        f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(known)}. "
+        f"{path} holds no runs of a known tracker; expected an archive of runs or one of: {', '.join(by_kind)}. "
         "Name the folder that holds them, or choose a kind with --from"
     )
 

@@ -18,12 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.configs.installation import missing_package
 from sacristan.observers.media.kinds import Text
 from sacristan.observers.record.media_files import Content, MediaEntry
-from sacristan.runs.errors import ForeignError, MissingExtraError
-from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found
-from sacristan.runs.transfer.trackers.media_contents import histogram_content, png_content
+from sacristan.runs.errors import ForeignError, needing_extra
+from sacristan.runs.transfer.trackers.foreign_run import (
+    UNKNOWN,
+    Curve,
+    ForeignRun,
+    Found,
+    histogram_content,
+    png_content,
+)
 from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -45,18 +50,16 @@ def recognizes(path: Path) -> bool:
 
 def find(path: Path) -> Iterator[Found]:
     """Yield each run, oldest first."""
-    try:
+    with needing_extra("aim", "importing runs of Aim", "it has wheels for Python 3.11 and 3.12; "):
         import aim
-    except ImportError as error:
-        note = "it has wheels for Python 3.11 and 3.12; "
-        raise MissingExtraError(missing_package("runs of Aim need", "aim", "aim", note)) from error
     source = _repository(path)
     with tempfile.TemporaryDirectory(prefix="aim-") as base:
         copy = Path(base, _FOLDER)
         try:
             _copy_files(source, copy)
             repository = aim.Repo(base)
-            hashes = _hashes(copy / _RUNS)
+            with contextlib.closing(sqlite3.connect(copy / _RUNS)) as database:
+                hashes = [hash for (hash,) in database.execute("SELECT hash FROM run ORDER BY created_at, hash")]
         except (OSError, sqlite3.Error, RuntimeError) as error:
             raise ForeignError(f"{source}: it cannot be read ({error})") from error
         for hash in hashes:
@@ -78,11 +81,6 @@ def _copy_files(source: Path, target: Path) -> None:
             shutil.copyfile(file, target / file.name)
 
 
-def _hashes(database: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return [hash for (hash,) in connection.execute("SELECT hash FROM run ORDER BY created_at, hash")]
-
-
 def _read(repository: Any, hash: str, source: Path, copy: Path) -> ForeignRun:
     from aim.sdk.run import Run
 
@@ -101,24 +99,19 @@ def _read(repository: Any, hash: str, source: Path, copy: Path) -> ForeignRun:
         raise ForeignError("it has no data in the repository")
     # Aim itself shows a damaged run as an empty one.
     repository.request_tree("meta", hash, read_only=True).collect()
-    run = _Reading(Run(hash, repo=repository, read_only=True)).read()
+    run = _RunReader(Run(hash, repo=repository, read_only=True)).read()
     run.left_out += left_out
     return run
 
 
-class _Reading:
-    """Reads one run.
-
-    Args:
-        source: A `Run` of Aim.
-    """
+class _RunReader:
+    """Reads one `Run` of Aim."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
         self._run = ForeignRun(experiment=source.experiment or "aim")
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         source, run = self._source, self._run
         run.title, run.note, run.tags = source.name or "", source.description or "", [*source.tags]
         run.started, run.stopped = source.creation_time, source.end_time
@@ -193,7 +186,6 @@ def _content(kind: str, item: Any) -> Content:
 
 
 def _as_json(value: Any) -> Any:
-    """Return a value as JSON holds it."""
     if isinstance(value, dict):
         return {str(key): _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -18,12 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.media.arrays import png_size
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.media_files import MediaEntry
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, parse_value
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, parse_value, png_content, set_nested
+from sacristan.runs.transfer.trackers.source_files import RunFiles, open_run_files, run_files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -37,12 +36,12 @@ _MONITOR = ":monitor:"
 
 def recognizes(path: Path) -> bool:
     """Tell whether this is an offline task, or a folder with one."""
-    return any(is_task for _, is_task in bundles_below(path, _METRICS) if is_task)
+    return any(is_task for _, is_task in run_files_below(path, _METRICS) if is_task)
 
 
 def find(path: Path) -> Iterator[Found]:
     """Yield each task, in the order of their paths; of a task with a folder and a ZIP file, only the latter."""
-    for file, _ in bundles_below(path, _METRICS):
+    for file, _ in run_files_below(path, _METRICS):
         if file.is_dir() and file != path and file.with_name(f"{file.name}.zip").is_file():
             continue
         with tempfile.TemporaryDirectory(prefix="clearml-") as copies:
@@ -50,15 +49,13 @@ def find(path: Path) -> Iterator[Found]:
 
 
 def _read(path: Path, copies: Path) -> ForeignRun:
-    with open_bundle(path, copies) as bundle:
-        return _Reading(bundle, copies).read()
+    with open_run_files(path, copies) as run_files:
+        return _RunReader(run_files, copies).read()
 
 
-class _Reading:
-    """Reads one task."""
-
-    def __init__(self, bundle: Bundle, copies: Path) -> None:
-        self._bundle, self._copies = bundle, copies
+class _RunReader:
+    def __init__(self, run_files: RunFiles, copies: Path) -> None:
+        self._run_files, self._copies = run_files, copies
         self._run = ForeignRun(experiment="clearml")
         self._points = Points()
         self._summary: dict[str, float] = {}
@@ -66,7 +63,6 @@ class _Reading:
         self._times = [math.inf, -math.inf]
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         run = self._run
         self._take_task()
         self._take_files()
@@ -83,10 +79,10 @@ class _Reading:
 
     def _events(self, name: str) -> Iterator[dict[str, Any]]:
         """Yield the events of a file, each line of which is a list of them."""
-        if name not in self._bundle.names:
+        if name not in self._run_files.names:
             self._run.left_out.append(f"{name}: it is missing")
             return
-        for line in self._bundle.objects(name, self._run.left_out):
+        for line in self._run_files.objects(name, self._run.left_out):
             for event in line or ():
                 if not isinstance(event, dict):
                     self._num_unknown["that are no objects"] += 1
@@ -98,10 +94,12 @@ class _Reading:
     def _take_task(self) -> None:
         run = self._run
         try:
-            task = parse_json(self._bundle.file(_TASK).read_bytes())
+            task = parse_json(self._run_files.file(_TASK).read_bytes())
             run.experiment, run.title = str(task.get("project_name") or run.experiment), str(task.get("name") or "")
             run.tags, run.note = sorted(task.get("tags") or ()), str(task.get("comment") or "")
-            _take_parameters(run.config, task.get("hyperparams") or {})
+            for section, entries in (task.get("hyperparams") or {}).items():
+                for name, entry in entries.items():
+                    set_nested(run.config.setdefault(section, {}), name, "/", _value(entry))
             parts = {name: task.get(name) for name in ("id", "type", "configuration", "script", "models")}
             run.info["clearml"] = {name: part for name, part in parts.items() if part}
             entry_point = (task.get("script") or {}).get("entry_point")
@@ -149,40 +147,20 @@ class _Reading:
             return
         data = self._run.artifacts[name].read_bytes()
         with contextlib.suppress(ValueError):
-            width, height = png_size(data)
-            content = Content(data, ".png", "image/png", {"width": width, "height": height})
+            content = png_content(data)
             label = f"{event['metric']}/{event['variant']}"
             self._run.media.append(MediaEntry(label, "image", event["iter"], event["timestamp"] / 1000, content))
             del self._run.artifacts[name]
 
     def _take_files(self) -> None:
-        """Take the files below `data/PROJECT/TASK/`."""
-        for name in self._bundle.names:
+        for name in self._run_files.names:
             if not name.startswith("data/") or name.endswith("/"):
                 continue
             label = re.sub(r"^data/(.*/)?[^/]*\.offline-\w+/(artifacts/)?", "", name)
             try:
-                self._run.artifacts[label] = self._bundle.file(name)
+                self._run.artifacts[label] = self._run_files.file(name)
             except ForeignError as error:
                 self._run.left_out.append(f"file {error}")
-
-
-def _take_parameters(config: dict[str, Any], sections: dict[str, Any]) -> None:
-    for section, entries in sections.items():
-        for name, entry in entries.items():
-            _set(config.setdefault(section, {}), name, _value(entry))
-
-
-def _set(section: dict[str, Any], name: str, value: Any) -> None:
-    """Set an entry that is nested by slashes."""
-    *outer, last = name.split("/")
-    inner = section
-    for key in outer:
-        inner = inner.setdefault(key, {})
-        if not isinstance(inner, dict):  # a value and a group of the same name
-            inner, last = section, name
-            break
-    inner[last] = value
 
 
 def _value(entry: dict[str, Any]) -> Any:

@@ -16,13 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.observers.media.arrays import png_size
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.trackers.bundles import Bundle, bundles_below, open_bundle
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, png_content, set_nested
+from sacristan.runs.transfer.trackers.source_files import RunFiles, open_run_files, run_files_below
 
 __all__ = ["KIND", "find", "recognizes"]
 
@@ -39,30 +38,30 @@ _EXCEPTION = "Unexpected error detected in the user script: "
 
 def recognizes(path: Path) -> bool:
     """Tell whether this is an offline experiment, or a folder with one."""
-    return any(is_experiment for _, is_experiment in bundles_below(path, _MESSAGES))
+    return any(is_experiment for _, is_experiment in run_files_below(path, _MESSAGES))
 
 
 def find(path: Path) -> Iterator[Found]:
     """Yield each experiment, in the order of their paths."""
-    for file, _ in bundles_below(path, _MESSAGES):
+    for file, _ in run_files_below(path, _MESSAGES):
         with tempfile.TemporaryDirectory(prefix="comet-") as copies:
             yield Found(_key(file, Path(copies)), str(file), partial(_read, file, Path(copies)))
 
 
 def _key(path: Path, copies: Path) -> str:
     try:
-        with open_bundle(path, copies) as bundle:
-            return str(_experiment(bundle)["offline_id"])
+        with open_run_files(path, copies) as run_files:
+            return str(_experiment(run_files)["offline_id"])
     except (ForeignError, OSError, KeyError):
         return path.stem
 
 
-def _experiment(bundle: Bundle) -> dict[str, Any]:
+def _experiment(run_files: RunFiles) -> dict[str, Any]:
     """Return what the experiment recorded at its end; nothing if it recorded none."""
-    if _EXPERIMENT not in bundle.names:
+    if _EXPERIMENT not in run_files.names:
         return {}
     try:
-        content = parse_json(bundle.file(_EXPERIMENT).read_bytes())
+        content = parse_json(run_files.file(_EXPERIMENT).read_bytes())
     except ValueError as error:
         raise ForeignError(f"{_EXPERIMENT}: it is no JSON ({error})") from error
     if not isinstance(content, dict):
@@ -71,17 +70,15 @@ def _experiment(bundle: Bundle) -> dict[str, Any]:
 
 
 def _read(path: Path, copies: Path) -> ForeignRun:
-    with open_bundle(path, copies) as bundle:
-        if not bundle.names:
+    with open_run_files(path, copies) as run_files:
+        if not run_files.names:
             raise ForeignError("it is empty: the process was killed before Comet wrote it")
-        return _Reading(bundle).read()
+        return _RunReader(run_files).read()
 
 
-class _Reading:
-    """Reads one experiment."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        self._bundle = bundle
+class _RunReader:
+    def __init__(self, run_files: RunFiles) -> None:
+        self._run_files = run_files
         self._run = ForeignRun(experiment="comet", status="DEAD")
         self._comet: dict[str, Any] = {}
         self._points = Points()
@@ -91,10 +88,9 @@ class _Reading:
         self._num_unknown: Counter[str] = Counter()
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         run = self._run
-        self._start_from(_experiment(self._bundle))
-        for message in self._bundle.objects(_MESSAGES, run.left_out):
+        self._start_from(_experiment(self._run_files))
+        for message in self._run_files.objects(_MESSAGES, run.left_out):
             if message:
                 self._take(message if isinstance(message, dict) else {})
         run.curves = self._points.curves()
@@ -149,14 +145,7 @@ class _Reading:
         name, value = payload["param"]["paramName"], payload["param"]["paramValue"]
         if name in _OWN_PARAMETERS and payload["param"].get("source") == "auto-logged":
             return
-        *outer, last = name.split("|")
-        inner = self._run.config
-        for key in outer:
-            inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):  # a value and a group of the same name
-                inner, last = self._run.config, name
-                break
-        inner[last] = value
+        set_nested(self._run.config, name, "|", value)
 
     def _take_standard_output(self, payload: dict[str, Any]) -> None:
         self._output.append(payload["output"])
@@ -188,7 +177,7 @@ class _Reading:
         options, kind = payload["additional_params"], payload["upload_type"]
         name = str(options.get("fileName") or options.get("figName") or payload["file_path"])
         try:
-            path = self._bundle.file(payload["file_path"])
+            path = self._run_files.file(payload["file_path"])
         except ForeignError as error:
             self._run.left_out.append(f"file {name!r}: {error}")
             return
@@ -217,9 +206,7 @@ def _medium(upload_type: str, path: Path) -> tuple[str, Content] | None:
         return "text", Content(path.read_bytes(), ".txt", "text/plain; charset=utf-8", {})
     if upload_type == "visualization":
         with contextlib.suppress(ValueError):
-            data = path.read_bytes()
-            width, height = png_size(data)
-            return "image", Content(data, ".png", "image/png", {"width": width, "height": height})
+            return "image", png_content(path.read_bytes())
     return None
 
 

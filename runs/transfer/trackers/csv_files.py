@@ -41,7 +41,6 @@ class _Column(NamedTuple):
     values: list[Any]
 
     def numbers(self) -> _Column:
-        """Return the cells that are numbers."""
         if {*map(type, self.values)} <= {int, float, bool}:
             return self
         pairs = zip(self.rows, self.values, strict=True)
@@ -102,8 +101,8 @@ def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:
     rows, values = columns.pop(step_name).numbers() if step_name else _Column([], [])
     if len(rows) == num_rows:
         return as_steps(values)
-    known = dict(zip(rows, values, strict=True))
-    return as_steps([known.get(row, row) for row in range(num_rows)])
+    step_by_row = dict(zip(rows, values, strict=True))
+    return as_steps([step_by_row.get(row, row) for row in range(num_rows)])
 
 
 def _take_times(columns: dict[str, _Column], num_rows: int) -> np.ndarray:

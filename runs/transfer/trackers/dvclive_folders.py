@@ -19,8 +19,7 @@ from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.transfer.trackers.csv_files import table_rows
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat
-from sacristan.runs.transfer.trackers.media_contents import file_content
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, file_content, flat
 from sacristan.runs.transfer.trackers.source_files import files_below
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -55,19 +54,16 @@ def _read(root: Path, folder: Path) -> ForeignRun:
         experiment=(root if is_below else folder.parent).resolve().name,
         title=folder.relative_to(root).as_posix() if is_below else folder.resolve().name,
     )
-    return _Reading(run, folder).read()
+    return _RunReader(run, folder).read()
 
 
-class _Reading:
-    """Reads a folder into a run."""
-
+class _RunReader:
     def __init__(self, run: ForeignRun, folder: Path) -> None:
         self.run, self.folder = run, folder
         self.points = Points()
         self.changed: list[float] = []  # when tables were last written
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         run = self.run
         run.config = _entries(run, self.folder / _PARAMETERS, yaml.safe_load)
         summary = _entries(run, self.folder / _SUMMARY, parse_json)
@@ -115,14 +111,14 @@ class _Reading:
             left_out.append(f"{num_others} values are no numbers")
         self.run.left_out += [f"metric {metric!r}: {sentence}" for sentence in left_out]
 
-    def _take_image(self, place: PurePosixPath, path: Path, last_step: Any) -> None:
+    def _take_image(self, image: PurePosixPath, path: Path, last_step: Any) -> None:
         """Take an image; one that is in a folder and named by a number belongs to the folder's series."""
-        is_of_series = place.stem.isdecimal() and len(place.parts) > 1 and len(place.stem) < 19
-        name, step = (place.parent, int(place.stem)) if is_of_series else (place, _number(last_step, 0))
+        is_of_series = image.stem.isdecimal() and len(image.parts) > 1 and len(image.stem) < 19
+        name, step = (image.parent, int(image.stem)) if is_of_series else (image, _number(last_step, 0))
         try:
             kind, content = file_content(path)
         except (ValueError, OSError) as error:
-            self.run.left_out.append(f"image {str(place)!r}: {error}")
+            self.run.left_out.append(f"image {str(image)!r}: {error}")
         else:
             self.run.media.append(MediaEntry(str(name), kind, step, np.nan, content))
 

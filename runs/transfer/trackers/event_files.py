@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import yaml
 
-from sacristan.configs.installation import missing_package
 from sacristan.observers.media.kinds import Text
 from sacristan.observers.record.media_files import Content, MediaEntry
-from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.errors import ForeignError, needing_extra
 from sacristan.runs.transfer.trackers.foreign_run import (
     UNKNOWN,
     Curve,
@@ -33,9 +32,10 @@ from sacristan.runs.transfer.trackers.foreign_run import (
     Found,
     as_steps,
     as_whole,
+    histogram_content,
+    png_content,
     take_export,
 )
-from sacristan.runs.transfer.trackers.media_contents import histogram_content, png_content
 from sacristan.runs.transfer.trackers.source_files import damage_texts, is_inside
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -49,21 +49,17 @@ _STATUSES = {1: "COMPLETED", 2: "FAILED"}
 # Tags of the plugin for hyperparameters, and that with which a trial begins.
 _HPARAMS, _TRIAL = "_hparams_/", "_hparams_/session_start_info"
 
+_needing_tensorboard = partial(needing_extra, "tensorboard", "importing event files")
+
 
 class _Part(NamedTuple):
-    """The event files of one folder.
-
-    Attributes:
-        name: Path of the folder below that of the run; empty for the run's own.
-        files: Its event files, oldest first.
-    """
+    """The event files of one folder, oldest first; `name` is its path below the run's folder."""
 
     name: str
     folder: Path
     files: list[Path]
 
     def below(self, above: _Part) -> _Part:
-        """Return this folder as a part of the run in a folder above."""
         return self._replace(name=self.folder.relative_to(above.folder).as_posix())
 
 
@@ -118,7 +114,6 @@ def _is_of_writer(above: _Part, part: _Part) -> bool:
 
 
 def _is_trial(part: _Part) -> bool:
-    """Tell whether a folder has hyperparameters."""
     return any(tag == _TRIAL for tag in _tags(part))
 
 
@@ -174,23 +169,15 @@ def _peeked(path: Path) -> Iterator[bytes]:
 
 
 def _records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
-    try:
+    with _needing_tensorboard():
         from sacristan.observers.tensorboard.event_file import whole_records
-    except ImportError as error:
-        raise _missing_extra() from error
     return whole_records(path, damages)
 
 
 def _event_type() -> Any:
-    try:
+    with _needing_tensorboard():
         from tensorboard.compat.proto.event_pb2 import Event
-    except ImportError as error:
-        raise _missing_extra() from error
     return Event
-
-
-def _missing_extra() -> MissingExtraError:
-    return MissingExtraError(missing_package("event files need", "tensorboard", "tensorboard"))
 
 
 def _read(root: Path, parts: list[_Part]) -> ForeignRun:
@@ -227,10 +214,8 @@ class _Events:
     """The events of one folder, to be read into a run."""
 
     def __init__(self, run: ForeignRun, part: _Part) -> None:
-        try:
+        with _needing_tensorboard():
             from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-        except ImportError as error:
-            raise _missing_extra() from error
         self.run = run
         self.files = part.files
         self.events = EventAccumulator(str(part.files[0]), size_guidance=_ALL)
@@ -249,7 +234,9 @@ class _Events:
         for name in tags["scalars"]:
             self._take_curve(name, self.events.Scalars(name), lambda event: event.value)
         for name in tags["images"]:
-            self._take_media(name, "image", self.events.Images(name), _image)
+            self._take_media(
+                name, "image", self.events.Images(name), lambda event: png_content(event.encoded_image_string)
+            )
         for name in tags["audio"]:
             self._take_media(name, "audio", self.events.Audio(name), _audio)
         for name in tags["histograms"]:
@@ -335,10 +322,6 @@ class _Events:
             self.run.left_out.append(f"{name!r}: data of the plugin {plugin or 'of an unknown name'}")
 
 
-def _image(event: Any) -> Content:
-    return png_content(event.encoded_image_string)
-
-
 def _audio(event: Any) -> Content:
     data = event.encoded_audio_string
     if data[:4] != b"RIFF":
@@ -367,8 +350,7 @@ def _binned(array: np.ndarray) -> Content:
 
 
 def _text(array: np.ndarray) -> Content:
-    return Text("\n".join(_decoded(item) for item in array.reshape(-1).tolist())).encode()
-
-
-def _decoded(item: Any) -> str:
-    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
+    items = array.reshape(-1).tolist()
+    return Text(
+        "\n".join(item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in items)
+    ).encode()

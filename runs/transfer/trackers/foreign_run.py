@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import json
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +24,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from sacristan.configs.map import flattened
+from sacristan.observers.media.arrays import png_size
+from sacristan.observers.media.kinds import binned
+from sacristan.observers.media.table import Table
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import STATUS_STYLES
@@ -40,8 +44,13 @@ __all__ = [
     "as_json",
     "as_steps",
     "as_whole",
+    "file_content",
     "flat",
+    "histogram_content",
     "parse_value",
+    "png_content",
+    "set_nested",
+    "table_content",
     "take_export",
     "take_status",
 ]
@@ -53,6 +62,13 @@ MARK = "sacristan.json"
 _LIVING = ("RUNNING", "QUEUED", "HELD", "COPYING", "REMOVING")
 # Of a config or info.
 _MOST_ENTRIES = 1_000_000
+# Files that are media as they are: the kind here, and the MIME type.
+_FILES = {
+    ".html": ("html", "text/html; charset=utf-8"),
+    ".mp4": ("video", "video/mp4"),
+    ".wav": ("audio", "audio/wav"),
+    ".webm": ("video", "video/webm"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +90,6 @@ class Curve:
         return len(self.values)
 
     def without_last(self) -> Curve:
-        """Return the curve without its last point."""
         return Curve(self.name, self.steps[:-1], self.values[:-1], self.times[:-1])
 
 
@@ -144,7 +159,6 @@ class ForeignRun:
 
     @property
     def num_points(self) -> int:
-        """Number of points of all metrics."""
         return sum(map(len, self.curves))
 
 
@@ -200,15 +214,23 @@ def flat(
     values: Mapping[str, Any], prefix: str = "", separator: str = "/", *, has_media: bool = True
 ) -> Iterator[tuple[str, Any]]:
     """Yield nested values by joined name, without empty mappings; a medium, which has a `_type`, is one value."""
-    return flattened(values, prefix, separator, _is_no_medium if has_media else _is_dict)
+
+    def is_nested(value: Any) -> bool:
+        return isinstance(value, dict) and not (has_media and "_type" in value)
+
+    return flattened(values, prefix, separator, is_nested)
 
 
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)
-
-
-def _is_no_medium(value: Any) -> bool:
-    return isinstance(value, dict) and "_type" not in value
+def set_nested(entries: dict[str, Any], name: str, separator: str, value: Any) -> None:
+    """Set an entry whose name is nested by separators; where a group has the name of a value, under its whole name."""
+    *outer, last = name.split(separator)
+    inner = entries
+    for key in outer:
+        inner = inner.setdefault(key, {})
+        if not isinstance(inner, dict):
+            inner, last = entries, name
+            break
+    inner[last] = value
 
 
 def as_steps(steps: Sequence[Any] | np.ndarray) -> np.ndarray:
@@ -257,3 +279,38 @@ def parse_value(text: str) -> Any:
             # Python takes `2024_01_05` for a number, and a name such as `007` is none.
             return text if "_" in text or (kind is int and str(number) != text.strip().removeprefix("+")) else number
     return {"true": True, "false": False, "none": None, "null": None}.get(text.strip().lower(), text)
+
+
+def file_content(path: Path) -> tuple[str, Content]:
+    """Return the kind and content of a PNG, WAV, MP4, WebM or HTML file; others raise ValueError."""
+    suffix = path.suffix.lower()
+    if suffix == ".png":
+        return "image", png_content(read_regular(path))
+    if suffix not in _FILES:
+        raise ValueError(f"got a file {suffix or path.name!r}, expected .png, {', '.join(_FILES)}")
+    kind, content_type = _FILES[suffix]
+    return kind, Content(read_regular(path), suffix, content_type, {})
+
+
+def png_content(data: bytes) -> Content:
+    """Return the content of an image; data that are no PNG file are a ValueError."""
+    width, height = png_size(data)
+    return Content(data, ".png", "image/png", {"width": width, "height": height})
+
+
+def histogram_content(counts: Any, edges: Any) -> Content:
+    """Return a histogram of counts (bins,) and ascending edges (bins + 1,); anything else is a ValueError."""
+    counts, edges = np.asarray(counts, np.float64), np.asarray(edges, np.float64)
+    if counts.ndim != 1 or not len(counts) or edges.shape != (len(counts) + 1,):
+        raise ValueError(f"got arrays of shapes {counts.shape} and {edges.shape}, expected (bins,) and (bins + 1,)")
+    if not (np.isfinite(counts).all() and np.isfinite(edges).all()):
+        raise ValueError("got bounds or counts that are not finite")
+    return Content(json.dumps(binned(counts, edges)).encode(), ".json", "application/json", {})
+
+
+def table_content(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Content:
+    """Return the content of a table; cells that are neither numbers nor texts become JSON."""
+    plain = (str, int, float, type(None))
+    return Table(
+        columns, [[cell if isinstance(cell, plain) else json.dumps(cell) for cell in row] for row in rows]
+    ).encode()

@@ -101,17 +101,17 @@ def _join(run: ForeignRun, folder: Path, inner: list[Path]) -> None:
     times: list[float] = []
     for reader in (dvclive_folders, event_files, csv_files):
         for found in list(reader.find(folder)):
-            place = Path(found.place)
-            if any(each == place or each in place.parents for each in claimed):
+            source = Path(found.place)
+            if any(each == source or each in source.parents for each in claimed):
                 continue
             try:
                 part = found.read()
             except (ForeignError, OSError) as error:
-                run.left_out.append(f"{place.relative_to(folder)}: {error}")
+                run.left_out.append(f"{source.relative_to(folder)}: {error}")
                 continue
             if reader is dvclive_folders:
-                claimed.append(place)
-            name = place.relative_to(folder).as_posix()
+                claimed.append(source)
+            name = source.relative_to(folder).as_posix()
             _add(run, part, name if name != "." else reader.KIND)
             times += [part.stopped] if part.stopped is not None else []
     run.stopped = max(times, default=run.stopped)
@@ -147,7 +147,7 @@ def _resolved(value: Any, config: Mapping[str, Any], path: list[str]) -> Any:
     if isinstance(value, dict):
         return {name: _resolved(item, config, [*path, str(name)]) for name, item in value.items()}
     if isinstance(value, list):
-        return [_resolved(item, config, [*path, str(place)]) for place, item in enumerate(value)]
+        return [_resolved(item, config, [*path, str(index)]) for index, item in enumerate(value)]
     entry: Any = value
     for _ in range(_MOST_HOPS):
         match = _REFERENCE.fullmatch(entry) if isinstance(entry, str) else None

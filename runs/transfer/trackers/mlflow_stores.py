@@ -113,7 +113,6 @@ def _find_rows(path: Path) -> Iterator[Found]:
 
 
 def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
-    """Return a run from what both kinds of store hold."""
     status = _NUMBERS.get(status, status) if isinstance(status, int) else status
     run = ForeignRun(experiment=experiment, title=tags.pop("mlflow.runName", ""))
     run.status = _STATUSES.get(str(status), UNKNOWN)
@@ -130,7 +129,6 @@ def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, 
 
 
 def _take_own_tags(run: ForeignRun, tags: dict[str, str]) -> None:
-    """Take what Sacristan's export noted in tags."""
     take_status(run, tags.get("sacristan.status"))
     run.tags = [tag for tag in tags.get("sacristan.tags", "").split(", ") if tag]
     with contextlib.suppress(ValueError):
@@ -168,10 +166,10 @@ def _read_row(path: Path, database: sqlite3.Connection, key: str, damage: list[s
     run.title = run.title or row["name"] or ""
     run.started, run.stopped = _seconds(row["start_time"]), _seconds(row["end_time"])
     _take_artifacts(run, "", _artifact_folder(row["artifact_uri"], path.parent, key))
-    known = table_columns(database)
-    if "inputs" in known and "datasets" in known:
+    tables = table_columns(database)
+    if "inputs" in tables and "datasets" in tables:
         _take_rows_of_data(run, database, key)
-    if "logged_models" in known:
+    if "logged_models" in tables:
         _take_rows_of_models(run, path, database, key)
     return run
 
@@ -245,29 +243,29 @@ def _read_folder(folder: Path, models: Callable[[Path], dict[str, list[Path]]]) 
     run.started, run.stopped = _seconds(meta.get("start_time")), _seconds(meta.get("end_time"))
     base = folder.parent.parent
     _take_artifacts(run, "", _artifact_folder(meta.get("artifact_uri"), base, folder.name, folder / "artifacts"))
-    for place in sorted(folder.glob("inputs/*")):
-        given = _meta(place, run.left_out)
-        if given.get("source_type") == "DATASET":
-            dataset = folder.parent / "datasets" / PurePosixPath(str(given.get("source_id"))).name
+    for entry in sorted(folder.glob("inputs/*")):
+        used = _meta(entry, run.left_out)
+        if used.get("source_type") == "DATASET":
+            dataset = folder.parent / "datasets" / PurePosixPath(str(used.get("source_id"))).name
             description = _meta(dataset, run.left_out) if is_inside(folder.parent, dataset) else {}
-            _take_dataset(run, description, mapping_of(given.get("tags")))
-    for place in models(folder.parent).get(folder.name, ()):
-        model = _meta(place, run.left_out)
-        parts: dict[str, Any] = {"id": place.name, "name": model.get("name"), "type": model.get("model_type")}
+            _take_dataset(run, description, mapping_of(used.get("tags")))
+    for entry in models(folder.parent).get(folder.name, ()):
+        model = _meta(entry, run.left_out)
+        parts: dict[str, Any] = {"id": entry.name, "name": model.get("name"), "type": model.get("model_type")}
         for kind in _MODEL_PARTS:
-            parts[kind] = {each: _text(path) for each, path in _files(place, kind, run.left_out)}
-        _take_model(run, parts, _artifact_folder(model.get("artifact_location"), base, place.name, place / "artifacts"))
+            parts[kind] = {each: _text(path) for each, path in _files(entry, kind, run.left_out)}
+        _take_model(run, parts, _artifact_folder(model.get("artifact_location"), base, entry.name, entry / "artifacts"))
     return run
 
 
 def _models_below(experiment: Path) -> dict[str, list[Path]]:
     """Return the folders of the models that the runs of an experiment have logged, by run."""
-    found: dict[str, list[Path]] = {}
+    folders: dict[str, list[Path]] = {}
     for folder in sorted(experiment.glob("models/*")):
         meta = _meta(folder, []) if is_inside(experiment, folder) else {}
         if meta.get("lifecycle_stage") != "deleted" and meta.get("source_run_id"):
-            found.setdefault(str(meta["source_run_id"]), []).append(folder)
-    return found
+            folders.setdefault(str(meta["source_run_id"]), []).append(folder)
+    return folders
 
 
 def _meta(folder: Path, left_out: list[str]) -> dict[str, Any]:

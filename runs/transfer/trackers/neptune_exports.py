@@ -18,12 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.configs.installation import missing_package
 from sacristan.observers.media.kinds import Text
 from sacristan.observers.record.media_files import Content, MediaEntry
-from sacristan.runs.errors import ForeignError, MissingExtraError
-from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps
-from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content
+from sacristan.runs.errors import ForeignError, needing_extra
+from sacristan.runs.transfer.trackers.foreign_run import (
+    Curve,
+    ForeignRun,
+    Found,
+    as_steps,
+    file_content,
+    histogram_content,
+)
 from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -53,8 +58,8 @@ def find(path: Path) -> Iterator[Found]:
             key = f"{file.resolve().parent.name}/{match['run']}"
             runs.setdefault(key, {})[int(match["part"])] = file
     for key, files in sorted(runs.items()):
-        place = f"{next(iter(files.values())).parent}, run {key.partition('/')[2]}"
-        yield Found(key, place, partial(_read, files))
+        source = f"{next(iter(files.values())).parent}, run {key.partition('/')[2]}"
+        yield Found(key, source, partial(_read, files))
 
 
 def _parts(path: Path) -> Iterator[Path]:
@@ -75,11 +80,9 @@ def _is_regular(path: Path) -> bool:
 
 
 def _read(files: dict[int, Path]) -> ForeignRun:
-    try:
+    with needing_extra("parquet", "importing runs of Neptune"):
         import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise MissingExtraError(missing_package("exports of Neptune need", "pyarrow", "parquet")) from error
-    reading = _Reading(next(iter(files.values())).parent)
+    reading = _RunReader(next(iter(files.values())).parent)
     run = reading.run
     missing = sorted(set(range(max(files))) - set(files))
     run.left_out += [f"part {part} is missing: the export of the run was interrupted" for part in missing]
@@ -93,12 +96,8 @@ def _read(files: dict[int, Path]) -> ForeignRun:
     return reading.finish()
 
 
-class _Reading:
-    """Reads the parts of one run.
-
-    Args:
-        folder: The folder of the project.
-    """
+class _RunReader:
+    """Reads the parts of one run, in the folder of its project."""
 
     def __init__(self, folder: Path) -> None:
         self.run = ForeignRun(experiment="")
@@ -115,16 +114,14 @@ class _Reading:
 
         self._num_rows += len(batch)
         if not self.run.experiment and len(batch):
-            self._take_identity(batch.column("project_id")[0].as_py(), batch.column("run_id")[0].as_py())
+            self.run.title = batch.column("run_id")[0].as_py()
+            workspace, _, self.run.experiment = batch.column("project_id")[0].as_py().rpartition("/")
+            names = {"workspace": workspace, "project": self.run.experiment, "run": self.run.title}
+            self.run.info["neptune"] = names
         is_point = compute.equal(batch.column("attribute_type"), "float_series")
         self._take_points(batch.filter(is_point))
         for row in batch.filter(compute.invert(is_point)).to_pylist():
             self._take_row(row)
-
-    def _take_identity(self, project: str, run: str) -> None:
-        workspace, _, name = project.rpartition("/")
-        self.run.experiment, self.run.title = name, run
-        self.run.info["neptune"] = {"workspace": workspace, "project": name, "run": run}
 
     def _take_points(self, batch: Any) -> None:
         steps, times = _steps(batch.column("step")), _times(batch.column("timestamp"))
@@ -155,10 +152,10 @@ class _Reading:
             return
         parts = name.split("/")
         into = self._own if parts[0] in _OWN else self.run.config
-        for place, part in enumerate(parts[:-1]):
+        for depth, part in enumerate(parts[:-1]):
             inner = into.setdefault(part, {})
             if not isinstance(inner, dict):  # a value and a namespace of one name
-                parts = [*parts[:place], "/".join(parts[place:])]
+                parts = [*parts[:depth], "/".join(parts[depth:])]
                 break
             into = inner
         into[parts[-1]] = value
@@ -206,7 +203,6 @@ class _Reading:
             self.run.artifacts[name if name.endswith(path.suffix) else name + path.suffix] = path
 
     def finish(self) -> ForeignRun:
-        """Return the run."""
         run = self.run
         if not self._num_rows:
             raise ForeignError("; ".join(run.left_out) or "its files have no rows")
@@ -219,7 +215,6 @@ class _Reading:
         return run
 
     def _take_system(self, system: dict[str, Any]) -> None:
-        """Take what Neptune records about the run itself."""
         run = self.run
         run.title = str(system.pop("name", "") or system.get("custom_run_id") or run.title)
         run.note = str(system.pop("description", ""))

@@ -19,8 +19,15 @@ import numpy as np
 from sacristan.observers.media.kinds import Text
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat
-from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
+from sacristan.runs.transfer.trackers.foreign_run import (
+    ForeignRun,
+    Found,
+    Points,
+    file_content,
+    flat,
+    histogram_content,
+    table_content,
+)
 from sacristan.runs.transfer.trackers.source_files import (
     damage_of,
     file_inside,
@@ -39,12 +46,7 @@ _NUMBERS = {"NaN": np.nan, "Infinity": np.inf, "-Infinity": -np.inf}
 
 
 class _Project(NamedTuple):
-    """A database that is open.
-
-    Attributes:
-        identity: The column that identifies runs: `run_id`, or `run_name` in old databases.
-        damage: A sentence if it is damaged.
-    """
+    """A database that is open; it identifies runs by `run_id`, or by `run_name` if it is old."""
 
     path: Path
     database: sqlite3.Connection
@@ -86,9 +88,9 @@ def find(path: Path) -> Iterator[Found]:
                 identity = "run_id" if "run_id" in columns["metrics"] else "run_name"
                 project = _Project(file, database, columns, identity, damage_of(file, database))
                 for key, since in _keys(project):
-                    place, read, former = f"{file}, run {key}", partial(_read, project, key), f"{file.stem}/{key}"
+                    source, read, former = f"{file}, run {key}", _RunReader(project, key).read, f"{file.stem}/{key}"
                     is_unique = project.identity == "run_id"  # unlike a name, which others may have at other places
-                    yield Found(former if is_unique else f"{former}/{since}", place, read, former=former)
+                    yield Found(former if is_unique else f"{former}/{since}", source, read, former=former)
         except ForeignError as error:
             yield Found(file.stem, str(file), partial(_fail, error))
 
@@ -124,17 +126,8 @@ def _keys(project: _Project) -> list[tuple[str, str]]:
     return [(str(key), str(since)) for key, since in rows]
 
 
-def _read(project: _Project, key: str) -> ForeignRun:
-    return _Reading(project, key).read()
-
-
-class _Reading:
-    """Reads a run.
-
-    Args:
-        project: Its database.
-        key: Its identity.
-    """
+class _RunReader:
+    """Reads the run with an identity in the database of its project."""
 
     def __init__(self, project: _Project, key: str) -> None:
         self.project, self.key = project, key
@@ -143,7 +136,6 @@ class _Reading:
         self.others: dict[str, int] = {}  # by name, the number of values that are no points
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         run, times = self.run, []
         run.left_out += self.project.damage
         for row in self.project.rows("metrics", self.key, run.left_out, "timestamp, id"):
@@ -153,7 +145,9 @@ class _Reading:
             run.title = run.title or str(row["run_name"])
             times.append(self._take("system/", row, number))
         self._take_config()
-        self._take_alerts()
+        if alerts := list(self.project.rows("alerts", self.key, run.left_out)):
+            names = ("timestamp", "level", "title", "text", "step")
+            run.info["alerts"] = [{name: row[name] for name in names} for row in alerts]
         self._take_artifacts()
         if num_traces := len(list(self.project.rows("traces", self.key, run.left_out))):
             run.left_out.append(f"{num_traces} traces of conversations")
@@ -214,17 +208,11 @@ class _Reading:
                 continue
             created, user, group = (config.get(name) for name in ("_Created", "_Username", "_Group"))
             run.config = {name: value for name, value in config.items() if not name.startswith("_")}
-            run.started = _time(created)
+            run.started = None if np.isnan(_seconds(created)) else _seconds(created)
             run.host = {"user": user} if user else {}
             run.info["trackio"] = {"group": group} if group else {}
 
-    def _take_alerts(self) -> None:
-        names = ("timestamp", "level", "title", "text", "step")
-        if rows := list(self.project.rows("alerts", self.key, self.run.left_out)):
-            self.run.info["alerts"] = [{name: row[name] for name in names} for row in rows]
-
     def _take_artifacts(self) -> None:
-        """Take the files of the artifacts that the run made."""
         if not {"run_artifact_links", "artifact_versions", "artifacts"} <= self.project.columns.keys():
             return
         blobs = self.project.path.parent / "artifacts" / self.project.path.stem / "blobs" / "sha256"
@@ -251,11 +239,6 @@ class _Reading:
 
 def _number(value: Any) -> Any:
     return _NUMBERS.get(value, value) if isinstance(value, str) else value
-
-
-def _time(text: Any) -> float | None:
-    seconds = _seconds(text)
-    return None if np.isnan(seconds) else seconds
 
 
 def _seconds(text: Any) -> float:

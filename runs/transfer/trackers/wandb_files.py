@@ -17,12 +17,19 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.configs.installation import missing_package
 from sacristan.observers.record.media_files import MediaEntry
-from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.errors import ForeignError, needing_extra
 from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, flat, take_status
-from sacristan.runs.transfer.trackers.media_contents import file_content, histogram_content, table_content
+from sacristan.runs.transfer.trackers.foreign_run import (
+    ForeignRun,
+    Found,
+    Points,
+    file_content,
+    flat,
+    histogram_content,
+    table_content,
+    take_status,
+)
 from sacristan.runs.transfer.trackers.source_files import (
     damage_texts,
     file_inside,
@@ -54,8 +61,8 @@ def find(path: Path) -> Iterator[Found]:
     for name, homes in runs.items():
         for home, files in homes.items():
             key = "/".join((*home, name)) if any(home) else name
-            place = ", ".join(str(file.parent) for file in files)
-            yield Found(key, place, lambda files=files: _Reading().read(files), former=name)  # type: ignore[misc]
+            folders = ", ".join(str(file.parent) for file in files)
+            yield Found(key, folders, lambda files=files: _RunReader().read(files), former=name)  # type: ignore[misc]
 
 
 def _home(file: Path) -> tuple[str, str]:
@@ -74,10 +81,8 @@ def _is_one_home(home: tuple[str, str], other: tuple[str, str]) -> bool:
 
 
 def _message() -> Any:
-    try:
+    with needing_extra("wandb", "importing runs of W&B"):
         from wandb.proto import wandb_internal_pb2
-    except ImportError as error:
-        raise MissingExtraError(missing_package("runs of W&B need", "wandb", "wandb")) from error
     return wandb_internal_pb2.Record  # type: ignore[attr-defined]
 
 
@@ -92,7 +97,7 @@ def _files(path: Path) -> Iterator[Path]:
         yield from (file for file in files if is_inside(path, file))
 
 
-class _Reading:
+class _RunReader:
     """Reads the folders of one run, one after the other."""
 
     def __init__(self) -> None:
@@ -115,13 +120,16 @@ class _Reading:
             self._files = file.parent / "files"
             run.status = "DEAD"  # until this file says how it ended
             count += self._read_file(file)
-            self._keep_files()
+            others = files_below(self._files, run.left_out)
+            run.artifacts |= {name: path for name, path in others if name not in self._used}
         if not count:
             raise ForeignError("its .wandb file holds no whole record")
         axes = self._hidden & {metric for _, metric in self._step_metrics}  # steps of others, and nothing else
         run.curves = [curve for curve in self._points.curves() if curve.name not in axes]
         run.left_out += [f"{count} values of {name!r} are no numbers" for name, count in self._num_texts.items()]
-        run.output = "".join(self._output).encode() or self._output_log()
+        run.output = "".join(self._output).encode()
+        if not run.output and "output.log" in run.artifacts:
+            run.output = run.artifacts["output.log"].read_bytes()
         names = {*axes, *(curve.name for curve in run.curves)}
         own = mapping_of(self._summary.pop("sacristan", None))
         if own:  # from `sacristan export`
@@ -268,14 +276,6 @@ class _Reading:
 
     def _file(self, value: dict[str, Any]) -> Path:
         return file_inside(self._files, str(value["path"]))
-
-    def _keep_files(self) -> None:
-        files = files_below(self._files, self._run.left_out)
-        self._run.artifacts |= {name: path for name, path in files if name not in self._used}
-
-    def _output_log(self) -> bytes:
-        path = self._run.artifacts.get("output.log")
-        return path.read_bytes() if path is not None else b""
 
 
 def _seconds(stamp: Any) -> float:

@@ -19,8 +19,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from sacristan.configs.installation import missing_package
-from sacristan.runs.errors import ForeignError, MissingExtraError
+from sacristan.runs.errors import ForeignError, needing_extra
 from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, Points, flat
 
 __all__ = ["KIND", "find", "recognizes"]
@@ -47,28 +46,26 @@ def find(path: Path) -> Iterator[Found]:
     """Yield each run of the project `ENTITY/PROJECT`, oldest first."""
     if len(path.parts) != 2 or path.is_absolute():
         raise ForeignError(f"got {str(path)!r}, expected ENTITY/PROJECT, as in the address of the project's page")
-    try:
+    with needing_extra("wandb", "importing runs from W&B"):
         import wandb
-    except ImportError as error:
-        raise MissingExtraError(missing_package("runs at W&B need", "wandb", "wandb")) from error
     address = os.environ.get("WANDB_BASE_URL", "https://api.wandb.ai").rstrip("/")
     if not _has_key(address):
         raise ForeignError(
             f"there is no key for {address}; set WANDB_API_KEY, or run `wandb login`, which writes it to ~/.netrc"
         )
-    place = f"{address}/{path}"
+    project = f"{address}/{path}"
     failed: list[str] = []
     # Its client would ask again for many minutes.
     options: dict[str, Any] = {"retry_max": 4, "retry_wait_min_seconds": 1, "retry_wait_max_seconds": 20}
     wandb.setup(wandb.Settings(silent=True, **{f"x_graphql_{name}": value for name, value in options.items()}))
     try:
         for run in wandb.Api().runs(str(path)):
-            yield Found(f"{place}/{run.id}", f"{place}/{run.id}", partial(_read, run, failed))
+            yield Found(f"{project}/{run.id}", f"{project}/{run.id}", partial(_read, run, failed))
             if failed:
                 wandb.Api()  # asks who the user is, and so whether the others can be read
                 failed.clear()
     except Exception as error:  # the client raises almost anything
-        raise ForeignError(f"{place} did not answer ({_reason(error)}); import again to continue") from error
+        raise ForeignError(f"{project} did not answer ({_reason(error)}); import again to continue") from error
 
 
 def _reason(error: Exception) -> str:
@@ -88,18 +85,14 @@ def _has_key(address: str) -> bool:
 
 def _read(source: Any, failed: list[str]) -> ForeignRun:
     try:
-        return _Reading(source).read()
+        return _RunReader(source).read()
     except Exception as error:  # the client raises almost anything
         failed.append(source.id)
         raise ForeignError(f"W&B did not send it ({_reason(error)})") from error
 
 
-class _Reading:
-    """Reads one run.
-
-    Args:
-        source: A `Run` of W&B's client.
-    """
+class _RunReader:
+    """Reads one `Run` of W&B's client."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -108,12 +101,14 @@ class _Reading:
         self._num_others: Counter[str] = Counter()
 
     def read(self) -> ForeignRun:
-        """Return the run."""
         source, run = self._source, self._run
         run.status = _STATUSES.get(source.state, UNKNOWN)
         run.config, run.tags, run.note = dict(source.config), [*source.tags], source.notes or ""
         run.started = _seconds(source.created_at)
-        self._take_history()
+        # A cached history would hide what was logged since.
+        options = {"use_cache": False} if "use_cache" in inspect.signature(source.scan_history).parameters else {}
+        for row in source.scan_history(**options):
+            self._take_row(row)
         run.curves = sorted(self._points.curves(), key=lambda curve: curve.name)  # W&B sends them in any order
         names = {curve.name for curve in run.curves}
         summary = dict(flat(dict(source.summary._json_dict), separator="."))
@@ -129,13 +124,6 @@ class _Reading:
         run.left_out += [f"{count} {what}" for what, count in sorted(self._num_others.items())]
         run.left_out.append(_LEFT_OUT)
         return run
-
-    def _take_history(self) -> None:
-        scan = self._source.scan_history
-        # A cached history would hide what was logged since.
-        options = {"use_cache": False} if "use_cache" in inspect.signature(scan).parameters else {}
-        for row in scan(**options):
-            self._take_row(row)
 
     def _take_row(self, row: dict[str, Any]) -> None:
         step, at = row.pop("_step"), float(row.pop("_timestamp", np.nan))

@@ -16,8 +16,8 @@ from starlette.testclient import TestClient
 
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
+from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy
 from sacristan.runs.board.serving import BoardServer
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
@@ -164,7 +164,7 @@ def serve() -> Iterator[Callable[..., str]]:
     def start(where: str | Path | dict[str, str], **options: object) -> str:
         key = repr((str(where), sorted(options.items())))
         if key not in started:
-            server = BoardServer(where if isinstance(where, dict) else str(where), port=0, **options)
+            server = BoardServer(where if isinstance(where, dict) else str(where), Policy(**options), port=0)
             thread = threading.Thread(target=server.serve, daemon=True)
             thread.start()
             started[key] = server, thread

@@ -10,12 +10,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
-from sacristan.runs.board.app import create_app
-from sacristan.runs.board.policy import Policy, Proxy
-from sacristan.runs.board.routes import ROUTES
+from sacristan.runs.board.access import Policy, Proxy, Role, TokenFile, default_tokens
+from sacristan.runs.board.app import ROUTES, create_app
 from sacristan.runs.board.serving import BoardServer
-from sacristan.runs.board.tokens import TokenFile, default_tokens
-from sacristan.runs.board.visitors import Role
 from sacristan.runs.errors import ServerError
 from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, Process
@@ -118,7 +115,7 @@ def test_file_that_others_can_read_is_refused(client_of, recorded, file, caplog)
     client = log_in(client_of(recorded, tokens=file), secret)
     file.path.chmod(0o640)
     with pytest.raises(ServerError, match="has the mode 640, so others can read or write it; run: chmod 600"):
-        BoardServer(str(recorded), port=0, tokens=file)
+        BoardServer(str(recorded), Policy(tokens=file), port=0)
     assert client.get("/runs").status_code == 401
     assert client.get("/runs").status_code == 401
     assert caplog.text.count("has the mode 640") == 1

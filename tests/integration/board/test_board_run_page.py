@@ -200,7 +200,7 @@ def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
     assert float(rows[9].rpartition(",")[2]) == 0.1 / 10
     assert answer.headers["content-disposition"] == 'attachment; filename="run_1_train_loss.csv"'
     assert len(client.get("/points", params={**query, "from": 9.5, "to": 12}).text.splitlines()) == 4
-    monkeypatch.setattr("sacristan.runs.board.points_page.MAX_POINTS", 39)
+    monkeypatch.setattr("sacristan.runs.board.curves_page.MAX_POINTS", 39)
     answer = client.get("/points", params=query)
     assert answer.status_code == 409
     assert answer.json()["error"].startswith("got 40 points of train/loss, expected 39 at most in one file; choose")

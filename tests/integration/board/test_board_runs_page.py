@@ -223,7 +223,7 @@ def test_database_that_does_not_answer_is_away():
         ("/list/tag", {"run": "1", "add": "<b>"}, 400, "got the tag '<b>'"),
         ("/list/tag", {"add": "best"}, 400, "got 0 runs, expected 1 to 1000"),
         ("/list/discard", {"run": "77"}, 404, "there is no run '77'"),
-        ("/list/note", {"run": "1", "note": "x" * 2**21}, 409, "more than 1048576 bytes"),
+        ("/list/note", {"run": "1", "note": "x" * 2**21}, 413, "more than 1048576 bytes"),
     ],
 )
 def test_refused_change_is_one_sentence(client_of, recorded, path, data, status, problem):

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from sacristan.runs.board.assets import plotly_url, static_url
-from sacristan.runs.board.policy import Policy, check_address
+from sacristan.runs.board.access import Policy, check_address
+from sacristan.runs.board.rendering import plotly_url, static_url
 from sacristan.runs.errors import StoreError
 
 TOKEN = "a token that nobody guesses"
@@ -83,7 +83,14 @@ def test_link_with_the_token_leads_to_a_page_of_the_board(client_of, recorded, p
 
 def test_login_of_more_than_a_request_may_send_is_refused(client_of, recorded):
     answer = client_of(recorded, token=TOKEN).post("/login", data={"token": "x" * 2**20})
-    assert (answer.status_code, answer.text) == (400, "refused: got a request of more than 1048576 bytes\n")
+    assert (answer.status_code, answer.text) == (413, "refused: got a request of more than 1048576 bytes\n")
+
+
+@pytest.mark.parametrize("accepted", ["*/*", "text/html"])
+def test_form_of_more_than_a_request_may_send_is_refused_in_a_sentence(client_of, recorded, accepted):
+    answer = client_of(recorded).post("/list/note", data={"note": "x" * 2**20}, headers={"accept": accepted})
+    assert answer.status_code == 413
+    assert "got a request of more than 1048576 bytes" in answer.text
 
 
 def test_link_on_another_site_finds_the_one_who_is_logged_in(client_of, recorded):

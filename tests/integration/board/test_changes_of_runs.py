@@ -7,9 +7,7 @@ import threading
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.board.policy import Proxy
-from sacristan.runs.board.tokens import TokenFile
-from sacristan.runs.board.visitors import Role
+from sacristan.runs.board.access import Proxy, Role, TokenFile
 from sacristan.runs.stores.authors import MOST_CHANGES, Author
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy

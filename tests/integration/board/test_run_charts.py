@@ -13,7 +13,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from sacristan.observers.record.points.points import POINT
-from sacristan.runs.board.colours import colour_of
+from sacristan.runs.board.rendering import colour_of
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
 from tests.integration.board.test_workspace import panel

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.runs.board.tokens import TokenFile
-from sacristan.runs.board.visitors import Role
+from sacristan.runs.board.access import Role, TokenFile
 from sacristan.runs.errors import ChangedError, FilterError, StoreError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.saved_views import SavedView

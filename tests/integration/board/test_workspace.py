@@ -15,7 +15,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import board
-from sacristan.runs.board.colours import colour_of
+from sacristan.runs.board.rendering import colour_of
 from sacristan.runs.board.serving import BoardServer
 from sacristan.runs.drawing.curve import Curve, thin
 from tests.integration.board.conftest import database_of
@@ -27,7 +27,7 @@ def panel(client, metric, **query):
 
 
 def unpacked(body):
-    """Return a document with its arrays as lists; see `sacristan.runs.board.answers`."""
+    """Return a document with its arrays as lists; see `sacristan.runs.board.visits`."""
     end = 4 + int.from_bytes(body[:4], "little")
     numbers = np.frombuffer(body, "<f8", offset=end)
 
@@ -96,7 +96,7 @@ def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
     assert rows[0] == ["curve", "step", "value", "low", "high"]
     labels = ("lr=0.01 (n = 1)", "lr=0.1 (n = 2)")
     assert [row[:2] for row in rows[1:]] == [[label, step] for label in labels for step in ("10", "11", "12")]
-    monkeypatch.setattr("sacristan.runs.board.points_page.MAX_POINTS", 119)
+    monkeypatch.setattr("sacristan.runs.board.curves_page.MAX_POINTS", 119)
     answer = client.get("/workspace/points", params=query)
     assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sacristan.runs.board.labels import RunLabels
+from sacristan.runs.board.visits import RunLabels
 from sacristan.runs.stores.opening import open_store
 
 

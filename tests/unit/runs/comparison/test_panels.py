@@ -19,8 +19,7 @@ from sacristan.configs.installation import missing_package
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs.comparison import panels
 from sacristan.runs.comparison.panels import CurveCache, ThinCurve, View, make_panel, make_panels
-from sacristan.runs.drawing.axes import ticks
-from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.drawing.curve import Curve, Panel, ticks
 from sacristan.runs.drawing.figure_files import draw
 from sacristan.runs.drawing.terminal_plot import draw_text
 from sacristan.runs.errors import PlotError, StoreError

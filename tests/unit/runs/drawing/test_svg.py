@@ -7,8 +7,7 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from sacristan.runs.drawing.axes import time_ticks
-from sacristan.runs.drawing.curve import Curve
+from sacristan.runs.drawing.curve import Curve, time_ticks
 from sacristan.runs.drawing.svg import chart, sparkline
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sacristan.runs.board.medium_tables import SIZE, TableView, table_page
+from sacristan.runs.board.media_page import SIZE, TableView, table_page
 from sacristan.runs.errors import StoreError
 
 ROWS = [

@@ -34,11 +34,7 @@ _MISSING = object()
 
 
 class Page:
-    """Runs of one store whose fields are fetched together, as a notebook that reads one of them reads the next one.
-
-    Args:
-        runs: The runs, at most `PAGE`.
-    """
+    """At most `PAGE` runs of a store, whose fields are fetched together."""
 
     def __init__(self, store: Store, runs: Sequence[Run]) -> None:
         self.store = store
@@ -82,8 +78,8 @@ class Experiment:
         else:
             value = self.run.document.get(name)
         if value is None and name not in self.run.document:
-            known = () if name in RUN_FIELDS else (*RUN_FIELDS, *self.run.document)
-            hint = word_suggestion(name, known, "list them with to_dict()")
+            names = () if name in RUN_FIELDS else (*RUN_FIELDS, *self.run.document)
+            hint = word_suggestion(name, names, "list them with to_dict()")
             raise AttributeError(f"run {self.id} has no field {name!r}; {hint}")
         return time_of(value) if name in TIMES else freeze(value)
 
@@ -137,8 +133,6 @@ class Experiment:
 
 
 class _Metrics(Mapping[str, Any]):
-    """Series of a run, each read when it is first used."""
-
     def __init__(self, run: Run) -> None:
         self._run = run
         self._names = run.metrics

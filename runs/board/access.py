@@ -1,32 +1,105 @@
-"""Named tokens, each with a role, in a file that keeps only their digests."""
+"""Who may reach a board, and what they may do: roles, visitors, named tokens, and the policy.
+
+The file of named tokens keeps only their digests.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import enum
 import hashlib
 import hmac
+import ipaddress
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.files import open_regular, replacing
 from sacristan.observers.record.locking import claimed
-from sacristan.runs.board.visitors import Role
-from sacristan.runs.errors import ServerError, naming_os_errors
+from sacristan.runs.errors import ServerError, StoreError, naming_os_errors
+from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.settings import show
 
-__all__ = ["NamedToken", "TokenFile", "default_tokens"]
+__all__ = [
+    "NamedToken",
+    "Policy",
+    "Proxy",
+    "Role",
+    "TokenFile",
+    "Visitor",
+    "check_address",
+    "default_tokens",
+    "is_loopback",
+    "user_of_board",
+]
 
 _FORMAT = 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_TOKENS, _MAX_BYTES = 1_000, 2**20
 _SECRET_BYTES, _MAX_USER = 32, 200
+_MIN_TOKEN = 16
+_HEADER = re.compile(r"[A-Za-z][A-Za-z0-9-]{0,79}")
+
+
+class Role(enum.IntEnum):
+    """Permissions; each includes the ones before it."""
+
+    READ = 0
+    # Tags, notes, names and saved views.
+    NOTE = 1
+    # Everything else, such as deletion.
+    WRITE = 2
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Visitor:
+    """The sender of a request.
+
+    Attributes:
+        name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
+        via: How the board knows the name: `board`, `token` or `proxy`.
+        account: The user who records the visitor's runs; empty if that is the name.
+    """
+
+    name: str = ""
+    role: Role = Role.READ
+    via: str = ""
+    account: str = ""
+
+    @property
+    def mine(self) -> str:
+        """The condition that matches the visitor's own runs; empty before the login."""
+        user = self.account or self.name
+        return f"user={show(user)}" if user else ""
+
+    @property
+    def author(self) -> Author:
+        return Author(self.name, self.via)
+
+    @property
+    def may_note(self) -> bool:
+        return self.role >= Role.NOTE
+
+    @property
+    def may_write(self) -> bool:
+        return self.role >= Role.WRITE
+
+
+def user_of_board() -> str:
+    """Return the user who started the board."""
+    return Author.of_process().name
 
 
 def default_tokens() -> Path:
@@ -43,9 +116,7 @@ class NamedToken:
     """A token, without its secret.
 
     Attributes:
-        role: Permissions of those who present it.
-        digest: SHA-256 of the secret. The secret is 256 random bits, so there is nothing to guess, and a slow hash such
-            as scrypt, made for passwords, would only slow down the board.
+        digest: SHA-256 of the secret: 256 random bits, which need no slow hash such as scrypt.
         user: The account that its visitor's runs are recorded with; empty if that is the name.
     """
 
@@ -57,12 +128,12 @@ class NamedToken:
 
     def opens_with(self, secret: str) -> bool:
         """Tell, in constant time, whether a secret matches the token."""
-        return hmac.compare_digest(self.digest, _digest(secret))
+        return hmac.compare_digest(self.digest, _sha256(secret))
 
     @classmethod
     def of(cls, name: str, entry: Any) -> NamedToken:
         """Read a token from an entry of the file; a damaged entry raises ValueError."""
-        if not isinstance(entry, Mapping) or not _NAME.fullmatch(name) or entry.get("role") not in _WORDS:
+        if not isinstance(entry, Mapping) or not _TOKEN_NAME.fullmatch(name) or entry.get("role") not in _WORDS:
             raise ValueError(f"the entry of {name!r} is damaged")
         if not _DIGEST.fullmatch(str(entry.get("sha256"))):
             raise ValueError(f"the entry of {name!r} is damaged")
@@ -121,7 +192,7 @@ class TokenFile:
         """
         if len(user) > _MAX_USER or not user.isprintable():
             raise ServerError(f"got the user {user[:80]!r}, expected at most {_MAX_USER} printable characters")
-        if not _NAME.fullmatch(name):
+        if not _TOKEN_NAME.fullmatch(name):
             raise ServerError(
                 f"got the name {name!r}, expected 1 to 40 letters, digits, . _ -, a letter or digit first"
             )
@@ -132,7 +203,7 @@ class TokenFile:
             if len(tokens) >= _MAX_TOKENS:
                 raise ServerError(f"{self.path} has {len(tokens)} tokens, which is the maximum; revoke some first")
             created = datetime.now(UTC).isoformat(timespec="seconds")
-            tokens[name] = NamedToken(name, role, _digest(secret), created, user)
+            tokens[name] = NamedToken(name, role, _sha256(secret), created, user)
         return secret
 
     def revoke(self, name: str) -> None:
@@ -162,5 +233,73 @@ class TokenFile:
                     stream.write(json.dumps({"format": _FORMAT, "tokens": entries}, indent=2).encode() + b"\n")
 
 
-def _digest(secret: str) -> str:
+def _sha256(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A proxy in front of the board, whose `header` names the users; only its IP `address` is trusted.
+
+    A malformed address or header raises ServerError.
+    """
+
+    address: str
+    header: str
+    role: Role = Role.READ
+
+    def __post_init__(self) -> None:
+        try:
+            ipaddress.ip_address(self.address)
+        except ValueError as error:
+            raise ServerError(f"got the proxy {self.address!r}, expected its IP address, such as 10.0.0.5") from error
+        if not _HEADER.fullmatch(self.header):
+            raise ServerError(f"got the header {self.header!r}, expected a name such as X-Forwarded-User")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Permissions of requests; without token, tokens and proxy, everybody has all permissions.
+
+    Attributes:
+        public_name: Another name that browsers may use for the board, behind a proxy.
+        cookie: Name of the cookie; of boards on one machine, each needs its own.
+        session: Value of the cookie of `token`, and the secret that signs those of named tokens.
+    """
+
+    host: str = "127.0.0.1"
+    token: str | None = None
+    tokens: TokenFile | None = None
+    proxy: Proxy | None = None
+    public_name: str = ""
+    is_read_only: bool = False
+    is_secure: bool = False
+    cookie: str = "board"
+    session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+
+    @property
+    def is_open(self) -> bool:
+        """True if the board asks nobody to log in."""
+        return self.token is None and self.tokens is None and self.proxy is None
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address can be reached from this machine only; of names, only `localhost` is one."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_address(policy: Policy) -> None:
+    """Reject an address that others can reach without a login, and a token that can be guessed."""
+    if policy.token is not None and len(policy.token) < _MIN_TOKEN:
+        raise StoreError(
+            f"the token has {len(policy.token)} characters, expected at least {_MIN_TOKEN}; --token creates one"
+        )
+    if policy.is_open and not is_loopback(policy.host):
+        raise StoreError(
+            f"on {policy.host}, others could read and change the runs; add --token, --tokens or --proxy, or drop --host"
+        )

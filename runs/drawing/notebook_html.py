@@ -13,7 +13,7 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.query.flattening import dotted
 from sacristan.runs.query.texts import MISSING, count_text, duration_text, short_text, time_text
 
-__all__ = ["Shown", "run_form", "runs_form", "status_form"]
+__all__ = ["run_form", "runs_form", "status_form"]
 
 _COLORS = {"COMPLETED": "#1a7f37", "RUNNING": "#0969da", "QUEUED": "#0969da", "FAILED": "#cf222e", "PRUNED": "#8250df"}
 _OTHER_COLOR = "#9a6700"
@@ -119,7 +119,7 @@ def runs_form(runs: Sequence[Shown], settings: Sequence[str], title: str = "") -
     more = [element("p", f"and {len(runs) - _MOST_ROWS} more")] if len(runs) > _MOST_ROWS else []
     caption = element("p", title or count_text(len(runs), "run"))
     texts = {name for name in settings if any(isinstance(run.get(name), str) for run in shown)}
-    numbers = (4, 5, *(place for place, name in enumerate(settings, 6) if name not in texts))
+    numbers = (4, 5, *(column for column, name in enumerate(settings, 6) if name not in texts))
     style = "overflow-x:auto;font-family:system-ui,sans-serif"
     return element("div", caption, table(head, rows, numbers), *more, *problems, style=style)
 
@@ -155,9 +155,8 @@ def _sparkline(run: Shown, name: str) -> Markup:
 
 
 def _leading(metrics: set[str]) -> list[str]:
-    """Return the metrics whose curves a table shows."""
     own = sorted(name for name in metrics if not name.startswith("system/"))
-    order = {name: place for place, name in enumerate(_FIRST)}
+    order = {name: rank for rank, name in enumerate(_FIRST)}
     validations = [name for name in own if name.startswith("val/") and name not in order]
     return [*sorted(order.keys() & set(own), key=order.__getitem__), *validations, *own][:2] if own else []
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacristan.runs.commands.terminal.sieve import Sieve
+from sacristan.runs.commands.terminal.text import OutputFilter
 
 
 @pytest.mark.parametrize(
@@ -28,17 +28,17 @@ from sacristan.runs.commands.terminal.sieve import Sieve
 )
 def test_sieve_keeps_text_and_colours_only_however_it_is_cut(data, expected):
     for size in range(1, len(data) + 1):
-        sieve = Sieve()
-        parts = [sieve.take(data[start : start + size]) for start in range(0, len(data), size)]
-        assert "".join(parts) + sieve.take(b"", is_last=True) == expected
-    sieve = Sieve(colours=False)
-    assert "\x1b" not in sieve.take(data) + sieve.take(b"", is_last=True)
+        output_filter = OutputFilter()
+        parts = [output_filter.take(data[start : start + size]) for start in range(0, len(data), size)]
+        assert "".join(parts) + output_filter.take(b"", is_last=True) == expected
+    output_filter = OutputFilter(colours=False)
+    assert "\x1b" not in output_filter.take(data) + output_filter.take(b"", is_last=True)
 
 
 @given(st.lists(st.sampled_from(["\x1b", "[", "]", "3", "m", "J", "\x07", "\\", "P", "a", "\n", "\x9c"]), max_size=30))
 def test_sieve_lets_no_other_sequence_through(parts):
-    sieve = Sieve()
-    text = sieve.take("".join(parts).encode()) + sieve.take(b"", is_last=True)
+    output_filter = OutputFilter()
+    text = output_filter.take("".join(parts).encode()) + output_filter.take(b"", is_last=True)
     rest = re.sub("\x1b\\[[0-9]*m", "", text)
     assert "\x1b" not in rest
     assert "\x07" not in rest
