@@ -28,7 +28,7 @@ PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
 MISSING = [name for name in ("slurmctld", "slurmd", "munged", "srun") if shutil.which(name, path=PATH) is None]
 pytestmark = [
     pytest.mark.nightly,
-    pytest.mark.timeout(1800),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: {', '.join(MISSING)}"),
 ]
 
@@ -202,6 +202,13 @@ class Slurm:
         is_so = lambda: (found := self.state(job))["JobState"] == "RUNNING" and int(found["Restarts"]) >= times  # noqa: E731
         wait_for(is_so, f"restart {times} of job {job}")
 
+    def run_out_of_time(self, job, times):
+        """Let the time limit of a running job come within a minute; once it is queued again, and runs, it has 10."""
+        hours, minutes, _ = self.state(job)["RunTime"].split(":")
+        self("scontrol", "update", f"JobId={job}", f"TimeLimit={60 * int(hours) + int(minutes) + 1}")
+        self.restarted(job, times)
+        self("scontrol", "update", f"JobId={job}", "TimeLimit=10")
+
     def preempt(self):
         """Take all of the node, and give it back; the jobs that had it are about to be queued again by then."""
         self("srun", "--partition=high", "--ntasks=4", "true")
@@ -304,7 +311,7 @@ def job_of(sweep):
 
 
 def training(folder, number, step=4):
-    """Wait until so many runs of a folder have logged some steps in their newest session."""
+    """Wait until so many runs of a folder train, and have logged some steps."""
 
     def is_so():
         with contextlib.suppress(Exception), open_store(folder / "my_runs") as store:
@@ -312,6 +319,19 @@ def training(folder, number, step=4):
             return len(running) >= number and all(len(one.metric("train/loss").steps) >= step for one in running)
 
     wait_for(is_so, "steps")
+
+
+def training_further(folder):
+    """Wait until the run of a folder trains beyond its newest state, if it has one."""
+
+    def is_so():
+        with contextlib.suppress(Exception), open_store(folder / "my_runs") as store:
+            (one,) = store.find()
+            state = one.folder / "checkpoints" / "last.pt"
+            saved = torch.load(state, weights_only=True)["step"] if state.exists() else 0
+            return one.status == "RUNNING" and one.metric("train/loss").steps[-1] > saved
+
+    wait_for(is_so, "a step")
 
 
 # ---------------------------------------------------------------------- sweeps
@@ -337,20 +357,21 @@ def test_agents_that_are_preempted_within_a_grace_time_save_and_are_queued_again
 
 
 def test_an_agent_is_queued_again_at_each_of_five_time_limits(slurm, long):
-    # Slurm may warn of the end up to a minute earlier, and an agent takes a while to start.
+    # Steps of a second make it longer than five limits. submitit counts an end as that of a limit of ten minutes.
     (long / "pace").write_text("1")
-    options = "timeout_min: 2, signal_delay_s: 20"
-    with sweeping(slurm, long, "epochs=150", values="[0.1]", options=options) as sweep:
+    with sweeping(slurm, long, "epochs=500", values="[0.1]", options="timeout_min: 10, signal_delay_s: 20") as sweep:
         job = job_of(sweep)
         for times in range(1, 6):
-            slurm.restarted(job, times)
+            training_further(long)
+            slurm.run_out_of_time(job, times)
+        training_further(long)
         (long / "pace").write_text("0")
         said = sweep.stdout.read()
         assert sweep.wait() == 0, said
-    assert check_uncut(long, slurm, "epochs=150") == [0.1]
+    assert check_uncut(long, slurm, "epochs=500") == [0.1]
     with open_store(long / "my_runs") as store:
         (found,) = store.find()
-    assert {one["status"] for one in found.sessions[:-1]} == {"INTERRUPTED"}
+    assert [one["status"] for one in found.sessions] == ["INTERRUPTED"] * 5 + ["COMPLETED"]
 
 
 def test_an_agent_that_is_preempted_while_it_starts_is_queued_again(slurm, long):
@@ -435,8 +456,9 @@ def test_the_script_of_the_docs_goes_on_whenever_the_signal_comes(slurm, long, p
 
 def test_a_job_without_a_warning_goes_on_after_its_time_limit(slurm, long):
     script = f"srun {sys.executable} long.py with epochs=500 resume=auto checkpoint.requeue=True"
-    job = slurm("sbatch", "--parsable", "--partition=low", "--time=1", f"--chdir={long}", "--wrap", script)
-    slurm.restarted(job, 1)
+    job = slurm("sbatch", "--parsable", "--partition=low", "--time=10", f"--chdir={long}", "--wrap", script)
+    training_further(long)
+    slurm.run_out_of_time(job, 1)
     (long / "pace").write_text("0")
     wait_for(lambda: slurm.state(job)["JobState"] == "COMPLETED", "the end of the training")
     assert check_uncut(long, slurm, "epochs=500") == [0.1]
