@@ -57,15 +57,20 @@ _ENTRY = "model.weights"
 _INNER = ("state_dict", "model_state_dict", "model")
 
 
-def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
-    """Write a state and its checksum to a file, which is replaced as a whole or not at all."""
+def save_checkpoint(state: Mapping[str, Any], path: Path, *, check: bool = False) -> None:
+    """Write a state and its checksum to a file, which is replaced as a whole or not at all.
+
+    With `check`, a state that cannot be loaded again does not replace the file.
+    """
     try:
         make_folder(path.parent)
-        with replacing(path) as stream:
+        with replacing(path, check=load_checkpoint if check else None) as stream:
             sealing = SealingStream(stream)
             torch.save({"format": FORMAT, **state}, sealing)  # type: ignore[arg-type]  # it has what torch calls
             note = {name: state[name] for name in _NOTED if isinstance(state.get(name), int | str)}
             sealing.seal(json.dumps(note).encode())
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {str(error).partition(': ')[2]}; the checkpoint before it stays") from error
     except (OSError, RuntimeError, pickle.PicklingError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path}: cannot be written: {_cause(error)}; the checkpoint before it stays") from error
 

@@ -189,20 +189,18 @@ class CheckpointFolder:
         """Write the newest state, and keep the newest `keep` ones.
 
         The next state replaces an interim one, which only a signal caused, so a resumed training keeps the same states
-        as an uninterrupted one. If it cannot be written, the previous one stays. The first state is also read back.
+        as an uninterrupted one. If it cannot be written, the previous one stays. The first state is also read back
+        before it replaces that of an earlier session: what cannot be loaded is an error now, not when it is needed.
         """
         is_same_step = self._last_step == state["step"]
         if _is_interim(state) and is_same_step and not self._last_is_interim:
             return
         if self._last_step is not None and not is_same_step and not self._last_is_interim:
             self._keep_last()
-        save_checkpoint(state, self.last)
+        save_checkpoint(state, self.last, check=not self._was_read_back)
+        self._was_read_back = True
         self._best_epochs[self.last] = best_epoch(state)
         self._last_step, self._last_is_interim = state["step"], _is_interim(state)
-        if not self._was_read_back:
-            # A state that cannot be loaded again is an error now, not when it is needed.
-            load_checkpoint(self.last)
-            self._was_read_back = True
         self._drop_old()
 
     def _keep_last(self) -> None:

@@ -360,11 +360,15 @@ _OWN = ("streams", "losses", "scalars")
 
 
 def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of a training with the entries of all ranks; every rank must call it."""
+    """Return the state of a training with the entries of all ranks; every rank must call it.
+
+    A scalar that not all ranks have measured since the last point is the mean of those that have.
+    """
     if ranks.size == 1:
         return state
     own = ranks.gather({name: state[name] for name in _OWN})
-    scalars = {name: _means([each["scalars"][name] for each in own]) for name in state["scalars"]}
+    names = dict.fromkeys(name for each in own for name in each["scalars"])
+    scalars = {name: _means([each["scalars"][name] for each in own if name in each["scalars"]]) for name in names}
     return {**state, "losses": _means([each["losses"] for each in own]), "scalars": scalars, "ranks": own}
 
 

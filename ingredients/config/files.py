@@ -101,10 +101,24 @@ def _check_key(key: Any, path: Path) -> None:
     if key.startswith("json://"):
         return
     if "." in key.strip("."):
-        group, _, rest = key.partition(".")
-        raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{group}: {{{rest}: ...}}`")
+        names = key.strip(".").split(".")
+        number = next((place for place, name in enumerate(names) if place and name.isdecimal()), None)
+        if number is None:
+            raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{_nested(names, '...')[1:-1]}`")
+        item = _nested(names[number + 1 :], "...")
+        raise ConfigError(
+            f"{path}: got the key {key!r}, an item of the list {'.'.join(names[:number])}; give the whole list, as in "
+            f"`{_nested(names[:number], f'[{item}, ...]')[1:-1]}`"
+        )
     if not key or "." in key or key.startswith("$"):
         raise ConfigError(f"{path}: got the key {key!r}, expected a name without `.` and `$`")
+
+
+def _nested(names: list[str], value: str) -> str:
+    """Return the YAML of a value below some names: `{a: {b: value}}`."""
+    for name in reversed(names):
+        value = f"{{{name}: {value}}}"
+    return value
 
 
 def write_config_file(config: dict, path: str | Path) -> None:

@@ -13,9 +13,9 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 try:
     import fcntl
@@ -149,10 +149,11 @@ _NOT_FOR_FOLDERS = (*_NOT_POSSIBLE, errno.EBADF, errno.EACCES, errno.EPERM, errn
 
 
 @contextlib.contextmanager
-def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, durable: bool = True, check: Callable[[Path], Any] | None = None) -> Iterator[BinaryIO]:
     """Open a stream for the new content of a file, which replaces the old content when the block succeeds.
 
-    If anything fails, the old file stays as it was, and no partial file is left beside it.
+    If anything fails, the old file stays as it was, and no partial file is left beside it. `check` gets the file with
+    the new content before that replaces the old one, and raises an error to reject it.
 
     Without `durable`, a power cut may undo this; a killed process does not.
     """
@@ -165,6 +166,8 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[BinaryIO]:
             stream.flush()
             if durable:
                 sync_file(stream.fileno())
+        if check is not None:
+            check(temporary)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -94,6 +94,16 @@ def test_last_on_a_file_system_without_links_is_copied(tmp_path, without_links):
 def test_last_that_cannot_be_read_back_raises_at_the_first_time(tmp_path):
     with pytest.raises(CheckpointError, match=r"last.pt: is damaged, or holds more than tensors and plain values"):
         CheckpointFolder(tmp_path, 2).write_last({**state(1), "device": re.compile("x")})
+    assert names(tmp_path) == []
+
+
+def test_last_that_cannot_be_read_back_leaves_that_of_an_earlier_session(tmp_path):
+    CheckpointFolder(tmp_path, 1).write_last(state(1))
+    files = CheckpointFolder(tmp_path, 1)
+    with pytest.raises(CheckpointError, match=r"last.pt: is damaged.*; the checkpoint before it stays"):
+        files.write_last({**state(2), "device": re.compile("x")})
+    assert steps(tmp_path, "last.pt") == [1]
+    assert names(tmp_path) == ["last.pt"]
 
 
 def test_best_stays_as_long_as_a_state_has_it_for_the_best(tmp_path):

@@ -9,11 +9,22 @@ from torch import nn
 
 from sacristan.experiments.training.evaluation import Monitor
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
-from sacristan.ingredients.checkpoints.training_state import Place, branch, capture, check_whole, resume, snapshot
+from sacristan.ingredients.checkpoints.training_state import (
+    Place,
+    branch,
+    capture,
+    check_whole,
+    of_all_ranks,
+    of_rank,
+    resume,
+    snapshot,
+)
 from sacristan.ingredients.config.seed import seed_globals
 from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.ranks.group import Ranks
+from sacristan.ingredients.ranks.world import World
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")
@@ -261,3 +272,23 @@ def test_checkpoint_of_an_earlier_version_with_the_names_of_a_compiled_model_fit
     save_checkpoint({"model": torch.compile(kept, backend="eager").state_dict()}, tmp_path / "best.pt")
     load_weights(model, tmp_path / "best.pt", {})
     assert torch.equal(model.weight, kept.weight)
+
+
+class Two(Ranks):
+    """Rank 0 of two, which hears of the other one's state."""
+
+    def __init__(self, other):
+        super().__init__(World(0, 2))
+        self.other = other
+
+    def gather(self, value):
+        return [value, self.other]
+
+
+def test_scalars_that_one_rank_alone_has_measured_are_means_of_its_own():
+    mine = {"streams": {}, "losses": [1.0], "scalars": {"both": [1.0], "mine": [4.0]}}
+    other = {"streams": {}, "losses": [3.0], "scalars": {"other": [6.0], "both": [3.0]}}
+    state = of_all_ranks(mine, Two(other))
+    assert state["losses"] == [2.0]
+    assert state["scalars"] == {"both": [2.0], "mine": [4.0], "other": [6.0]}
+    assert of_rank(state, Ranks(World(1, 2)))["scalars"] == other["scalars"]

@@ -137,6 +137,14 @@ def test_keys_that_are_numbers_are_read(write):
             "optimizer.lr: 1",
             r"a\.yaml: got the key 'optimizer\.lr'; nest it, as in `optimizer: \{lr: \.\.\.\}`",
         ),
+        ("a.yaml", "a.b.c: 1", r"a\.yaml: got the key 'a\.b\.c'; nest it, as in `a: \{b: \{c: \.\.\.\}\}`"),
+        (
+            "a.yaml",
+            "model: {layers.0.n: 3}",
+            r"key 'layers\.0\.n', an item of the list layers; give the whole list, as in "
+            r"`layers: \[\{n: \.\.\.\}, \.\.\.\]`",
+        ),
+        ("a.yaml", "m.sizes.1: 3", r"of the list m\.sizes; give .*, as in `m: \{sizes: \[\.\.\., \.\.\.\]\}`"),
         ("a.yaml", "1: 2", r"a\.yaml: got the key 1 \(int\), expected text; quote it"),
         ("a.yaml", "g: [{null: 2}]", r"a\.yaml: got the key None \(NoneType\), expected text; quote it"),
         ("a.json", '{"json://1": 2}', r"a\.json: got the key 'json://1', expected the name of a setting"),
