@@ -24,6 +24,9 @@ try:
     from sacristan.experiments.experiment import Experiment
     from sacristan.experiments.running.lab_run import LabRun
     from sacristan.experiments.running.signals import Terminated
+    from sacristan.experiments.scripts.capturing import capture
+
+    LabRun.watching = capture.of_experiment
 finally:
     resume_collection()
 

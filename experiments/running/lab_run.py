@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import sacred
 from sacred.host_info import get_host_info
@@ -29,7 +29,7 @@ from sacristan.experiments.running.recorder import Recorder
 from sacristan.experiments.running.resuming import check_resumable, going_on_later, recorded_data
 from sacristan.experiments.running.signals import Signals
 from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
-from sacristan.experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later
+from sacristan.experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later, within
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.record import run_clock
@@ -91,6 +91,8 @@ class LabRun(LoggingRun):
     _metrics: MetricsBuffer  # type: ignore[assignment]  # replaces Sacred's, which is slow and cannot be rewound
 
     check_settings: Callable[[Sequence[str], Mapping[str, Any]], None]
+    # A context around the main function of a recorded run: what other libraries log in it is recorded.
+    watching: ClassVar[Callable[[LabRun], contextlib.AbstractContextManager[None]]] = lambda _: contextlib.nullcontext()
 
     def __init__(
         self,
@@ -229,6 +231,8 @@ class LabRun(LoggingRun):
             self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None or self._trial is not None
         seed_torch_later(self)
+        if self.observers and not self.unobserved:
+            self.main_function = within(partial(type(self).watching, self), self.main_function)
         self.main_function = guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
@@ -19,7 +20,7 @@ from sacristan.experiments.running.signals import Signals
 from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.file.sacred_form import plain
 
-__all__ = ["guarded", "guarded_main", "printable", "seed_torch_later"]
+__all__ = ["guarded", "guarded_main", "printable", "seed_torch_later", "within"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +57,17 @@ def guarded_main(
             raise
 
     return guarded(call, signals, notices)
+
+
+def within(context: Callable[[], contextlib.AbstractContextManager[None]], function: Callable) -> Callable:
+    """Return a function whose calls are in a context of their own."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return call
 
 
 def printable(result: Any) -> Any:

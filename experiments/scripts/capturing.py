@@ -13,12 +13,13 @@ library returns.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.metadata
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -39,6 +40,8 @@ __all__ = ["Capture", "capture", "told", "watched"]
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"
+# What a capture knows of the current run alone.
+_OF_A_RUN = ("_calls", "_warned", "_last", "_has_settings", "_is_left", "_passed_on", "_held", "before_first_log")
 
 
 class Capture:
@@ -50,11 +53,13 @@ class Capture:
         run: The run; None while none is recorded.
         also: Libraries that do their own work, too, although they would reach a server.
         before_first_log: Function to call before the first point; None for none.
+        stood_in: Libraries that a module of an adapter stands in for.
     """
 
     def __init__(self) -> None:
         self.run: LabRun | None = None
         self.also: Collection[str] = ()
+        self.stood_in: set[str] = set()
         self._attached: set[str] = set()
         self._forget()
 
@@ -64,6 +69,10 @@ class Capture:
         # The library, step and value that each metric was logged with last.
         self._last: dict[str, tuple[str, Any, Any]] = {}
         self._has_settings = False
+        self._is_guest = self._is_left = False
+        # Of an experiment: metrics that are passed on, and the first point of each other one.
+        self._passed_on: set[str] = set()
+        self._held: dict[str, tuple[Any, Any]] = {}
         self.before_first_log: Callable[[], None] | None = None
 
     def begin(self, run: LabRun, also: Collection[str] = ()) -> None:
@@ -71,18 +80,71 @@ class Capture:
         self._forget()
         self.run, self.also = run, also
         _import_stand_ins(self)
-        for library, adapter in {**PARSERS, **LOGGERS, **_of_other_packages()}.items():
-            if library not in self._attached:
-                self._attached.add(library)
-                wrapt.register_post_import_hook(functools.partial(self._attach, adapter), library)
+        self._attach_all({**PARSERS, **LOGGERS, **_of_other_packages()})
+
+    @contextlib.contextmanager
+    def of_experiment(self, run: LabRun) -> Iterator[None]:
+        """Pass on, in the block, what an experiment logs with other libraries, unless it logs to its run itself.
+
+        Nothing else of it changes: its config is Sacred's, and no library is stood in for.
+        """
+        before = {name: getattr(self, name) for name in ("run", "also", "_is_guest", *_OF_A_RUN)}
+        self._forget()
+        self.run, self.also, self._is_guest = run, LOGGERS.keys(), True
+        self._attach_all(LOGGERS)
+        try:
+            yield
+        finally:
+            if not self._logs_itself():
+                for name, (value, step) in self._held.items():
+                    with contextlib.suppress(MetricError):
+                        run.log_scalar(name, value, step)
+            for name, value in before.items():
+                setattr(self, name, value)
+
+    def _logs_itself(self) -> bool:
+        """Return whether the run has metrics that came by no library."""
+        return self.run is not None and not self._passed_on >= self.run.position()["metrics"].keys()
+
+    def _is_left_out(self, name: str, value: Any, step: Any) -> bool:
+        """Return whether a point of an experiment is not passed on, or later.
+
+        The first of each metric waits until the next one, by which an experiment that logs both ways has done so.
+        """
+        if name in self._passed_on:
+            return False
+        if self._is_left or self._logs_itself():
+            self._is_left = True
+            self._held.clear()
+            libraries = ", ".join(sorted(self._calls))
+            self._warn("", "itself", f"this experiment logs its metrics itself; those of {libraries} are not recorded")
+            return True
+        if name not in self._held:
+            self._held[name] = (value, step)
+            return True
+        first, first_step = self._held.pop(name)
+        self._passed_on.add(name)
+        if self.run is not None:
+            self.run.log_scalar(name, first, first_step)
+        return False
 
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
         self.run = None
 
+    def _attach_all(self, adapters: Mapping[str, str]) -> None:
+        for library, adapter in adapters.items():
+            if library not in self._attached:
+                self._attached.add(library)
+                wrapt.register_post_import_hook(functools.partial(self._attach, adapter), library)
+
     def _attach(self, adapter: str, module: ModuleType) -> None:
+        if module.__name__ in self.stood_in:
+            return
         try:
-            importlib.import_module(adapter).attach(module, self)
+            attach = getattr(importlib.import_module(adapter), "attach", None)
+            if attach is not None:
+                attach(module, self)
         except Exception as error:
             self._warn(module.__name__, "attach", f"{module.__name__} cannot be watched ({_text(error)})")
 
@@ -106,6 +168,8 @@ class Capture:
             if self._is_repeated(name, value, step, library):
                 continue
             try:
+                if self._is_guest and self._is_left_out(name, value, step):
+                    continue
                 run.log_scalar(name, value, step)
             except MetricError as error:
                 self._warn(library, f"{call} {name}", str(error))
@@ -129,7 +193,7 @@ class Capture:
             library: As for `log`.
             call: As for `log`.
         """
-        if self.run is None:
+        if self.run is None or self._is_guest:
             return
         self._note(library, call, silent=True)
         if not self._has_settings:  # the words of the command line, which stood for them
@@ -140,7 +204,7 @@ class Capture:
 
     def media(self, name: str, make: Callable[[], Media] | Media, step: Any = None, *, library: str, call: str) -> None:
         """Log an image, a table, ...; `make` returns it, or is it."""
-        if self.run is None:
+        if self.run is None or (self._is_guest and self._logs_itself()):
             return
         self._note(library, call)
         try:
@@ -150,7 +214,7 @@ class Capture:
 
     def artifact(self, path: str | Path, name: str | None = None, *, library: str, call: str) -> None:
         """Keep a file as an artifact of the run."""
-        if self.run is None:
+        if self.run is None or (self._is_guest and self._logs_itself()):
             return
         self._note(library, call)
         try:
@@ -238,6 +302,7 @@ class _StandIns(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if hasattr(adapter, "stand_in") else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
+        self._capture.stood_in.add(spec.name)
         return importlib.import_module(LOGGERS[spec.name]).stand_in(self._capture)
 
     def exec_module(self, module: ModuleType) -> None:

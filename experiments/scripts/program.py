@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import atexit
-import builtins
 import contextlib
 import glob
 import importlib.util
@@ -18,11 +17,11 @@ import traceback
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from sacristan.configs.nearest import suggestion
 from sacristan.experiments.scripts.capturing import capture, told
+from sacristan.experiments.scripts.script_run import make_main
 from sacristan.experiments.scripts.session import Session
 from sacristan.ingredients.errors import LabError
 from sacristan.observers.errors import ArtifactError, ObserversError
@@ -63,11 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the words of `sacristan run` up to the script, which is the last of them, and the script's own words."""
+    """Return the words of `sacristan run` up to the script, the module or `--`, which is the last, and the others."""
     place = 0
     while place < len(words) and words[place].startswith("-") and words[place] != "-":
-        if words[place] == "-m":
-            return list(words[: place + 2]), list(words[place + 2 :])
+        if words[place] in ("-m", "--"):
+            place += words[place] == "-m"
+            break
         place += 2 if words[place] in _VALUED else 1
     return list(words[: place + 1]), list(words[place + 1 :])
 
@@ -89,12 +89,19 @@ def run_program(words: Sequence[str]) -> NoReturn:
     """
     parser = argparse.ArgumentParser(
         prog="sacristan run",
-        usage="%(prog)s [options] SCRIPT [ARGUMENTS]\n       %(prog)s [options] -m MODULE [ARGUMENTS]",
+        usage="%(prog)s [options] SCRIPT [ARGUMENTS]\n       %(prog)s [options] -m MODULE [ARGUMENTS]"
+        "\n       %(prog)s [options] -- COMMAND",
         description="Run a Python script as it is, and record it.",
     )
     add_options(parser)
     before, args = split_words(words)
     options = parser.parse_args(before)
+    if before[-1:] == ["--"]:
+        from sacristan.experiments.scripts.launching_command import run_command
+
+        if not args:
+            parser.error("got no command after --; write sacristan run -- torchrun train.py")
+        run_command(args, before[:-1], options.name)
     atexit.register(_die_by_interrupt)  # first, so that it is the last to be called
     try:
         program = _program(options, args)
@@ -173,7 +180,7 @@ class _File:
     def prepare(self) -> None:
         """Let this process look as `python SCRIPT` does when the script begins."""
         path = str(Path(self.name).absolute())
-        self._main = _make_main(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        self._main = make_main(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
         sys.argv[:] = [self.name, *self.args]
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         if not sys.flags.safe_path:
@@ -199,26 +206,13 @@ class _Module:
         if not sys.flags.safe_path:
             sys.path[0] = os.getcwd()  # noqa: PTH109 - as Python does for -m
         spec = _spec_of(self.name)
-        _make_main(__file__=spec.origin, __spec__=spec)
+        make_main(__file__=spec.origin, __spec__=spec)
         sys.argv[:] = ["-m", *self.args]
         sys.orig_argv[:] = [sys.executable, "-m", self.name, *self.args]
 
     def run(self) -> None:
         """Run it, as Python does."""
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # it is what `python -m` calls
-
-
-def _make_main(**names: Any) -> ModuleType:
-    """Put a new module in the place of `__main__`; the old one lives on."""
-    global _lab_main
-    _lab_main = sys.modules["__main__"]
-    main = ModuleType("__main__")
-    vars(main).update({"__annotations__": {}, "__builtins__": builtins, "__package__": None, **names})
-    sys.modules["__main__"] = main
-    return main
-
-
-_lab_main: ModuleType
 
 
 def _source_of(path: str) -> bytes:

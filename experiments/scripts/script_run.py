@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import logging
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from sacred.dependencies import gather_sources_and_dependencies
+from sacred.dependencies import Source, get_digest
 from sacred.stdout_capturing import get_stdcapturer
 from sacred.utils import SacredInterrupt
 
@@ -25,7 +27,7 @@ from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.record.identity import RESUME_VARIABLE
 from sacristan.observers.record.redaction import hide_passwords, redact
 
-__all__ = ["ScriptRun", "make_run"]
+__all__ = ["ScriptRun", "make_main", "make_run", "script_of"]
 
 STORE_VARIABLE = "SACRISTAN_STORE"
 # The one line of a run's log that is no warning and yet shows; and those of Sacred that are, and do not.
@@ -108,9 +110,8 @@ def make_run(
     stem = None if main_file.path is None else Path(main_file.path).stem
     name = name or (main_file.module or stem or "notebook").rpartition(".")[2]
     experiment = Experiment(name, record_to=None, system_metrics_s=None, interactive=True, base_dir=main_file.base_dir)
-    experiment.mainfile, experiment.sources, experiment.dependencies = gather_sources_and_dependencies(
-        {key: names[key] for key in ("__name__", "__file__", "__doc__") if names.get(key)}, False, experiment.base_dir
-    )
+    experiment.mainfile = None if main_file.path is None else _source(main_file.path)
+    experiment.sources = set() if experiment.mainfile is None else {experiment.mainfile}
     experiment.doc = names.get("__doc__") or ""
     logger = _quiet_logger()
     experiment.logger = logger  # type: ignore[assignment]  # else Sacred sets up logging, which is the script's to do
@@ -127,7 +128,11 @@ def make_run(
         **run.meta_info,
         "script": dict(script_of(names) if script is None else script),
     }
-    run.experiment_info |= main_file.provenance(experiment)
+    info = main_file.provenance(experiment)
+    name_of_main = info["mainfile"]
+    if name_of_main and name_of_main not in dict(info["sources"]):  # a script that is not called `.py`
+        info["sources"].append((name_of_main, experiment.mainfile.digest))
+    run.experiment_info |= info
     run.executed_cells = main_file.executed_cells()
     run.observers = _observers(record_to)
     run.recorders = tuple(run.observers)
@@ -139,8 +144,27 @@ def make_run(
     return run
 
 
+def make_main(**names: Any) -> ModuleType:
+    """Put a new module in the place of `__main__`; the old one lives on."""
+    global _main_before
+    _main_before = sys.modules["__main__"]
+    found = ModuleType("__main__")
+    vars(found).update({"__annotations__": {}, "__builtins__": builtins, "__package__": None, **names})
+    sys.modules["__main__"] = found
+    return found
+
+
+_main_before: ModuleType
+
+
 def main() -> None:
     """Name the command of the run, whose code is the script."""
+
+
+def _source(path: str) -> Source:
+    """Return a file as Sacred describes sources; its own way rejects scripts that are not called `.py`."""
+    path = str(Path(path).absolute())
+    return Source(path, get_digest(path), None, None, None)
 
 
 def script_of(names: Mapping[str, Any], argv: Sequence[str] | None = None) -> dict[str, Any]:

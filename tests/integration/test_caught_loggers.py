@@ -114,3 +114,39 @@ def test_nothing_is_recorded_without_a_run():
     unused.config({"lr": 0.1}, library="one", call="config")
     unused.unknown("one", "watch")
     assert unused.run is None
+
+
+EXPERIMENT = """
+from torch.utils.tensorboard import SummaryWriter
+from sacristan.experiments import Experiment
+
+ex = Experiment("wrapped")
+
+@ex.config
+def config():
+    own = False
+
+@ex.automain
+def main(_run, own):
+    with SummaryWriter("events") as writer:
+        writer.add_hparams({"lr": 0.1}, {})
+        for step in range(4):
+            writer.add_scalar("loss", 1 / (step + 1), step)
+            if own:
+                _run.log_scalar("loss", 1 / (step + 1), step)
+        writer.add_scalar("last", 0.5, 4)
+"""
+
+
+def test_experiment_that_logs_elsewhere_has_its_metrics(tmp_path):
+    (tmp_path / "wrapped.py").write_text(EXPERIMENT)
+    for words in ([], ["with", "own=True"]):
+        done = run([sys.executable, "wrapped.py", *words], cwd=tmp_path, stderr=PIPE, text=True)
+        assert done.returncode == 0, done.stderr
+    assert "this experiment logs its metrics itself; those of tensorboard are not recorded" in done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        for found, names in zip(store.find(sort="id"), (["last", "loss"], ["loss"]), strict=True):
+            own = [name for name in found.metrics if not name.startswith("system/")]
+            assert sorted(own) == names
+            assert found.metric("loss").values.tolist() == [1 / (step + 1) for step in range(4)]
+            assert "lr" not in found.config

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -349,3 +350,50 @@ def test_config_is_what_the_script_parsed(tmp_path, name):
     assert json.loads(json.dumps(found.config)) == config
     entries = [entry for group in found.get("meta.origins") for entry in group["entries"]]
     assert sorted(entries) == typed
+
+
+# ---------------------------------------------------------------------- commands
+
+
+def test_python_script_of_a_command_is_recorded(tmp_path):
+    (tmp_path / "train.py").write_text(ARGPARSE + "print(parser.parse_args().lr)\n")
+    (tmp_path / "train.sh").write_text('#!/bin/sh\npython3 train.py --lr "$1"\npython3 -c "print(1)"\nexit 3\n')
+    (tmp_path / "train.sh").chmod(0o755)
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    words = ["-m", "sacristan", "run", "--name", "mine", "--", "./train.sh", "3"]
+    assert started(words, tmp_path, env, cold=True) == (3, "3.0\n1\n", "")
+    found = only_run(tmp_path)
+    assert (found.get("experiment.name"), found.status, found.config["lr"]) == ("mine", "COMPLETED", 3.0)
+
+
+@pytest.mark.slow
+def test_first_rank_that_torchrun_starts_is_recorded(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import os, torch\nimport torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "from torch.utils.tensorboard import SummaryWriter\nwriter = SummaryWriter(f'events/{dist.get_rank()}')\n"
+        "for step in range(3):\n    total = torch.tensor(1.0 + dist.get_rank())\n    dist.all_reduce(total)\n"
+        "    writer.add_scalar('total', total, step)\ndist.destroy_process_group()\n"
+    )
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    assert started(["-m", "sacristan", "run", "--", *launcher], tmp_path, cold=True)[0] == 0
+    found = only_run(tmp_path)
+    assert (found.status, found.metric("total").values.tolist()) == ("COMPLETED", [3.0, 3.0, 3.0])
+
+
+def test_command_without_python_is_recorded_with_its_output_and_end(tmp_path):
+    words = ["-m", "sacristan", "run", "--", "ls", "no such file"]
+    code, _, err = started(words, tmp_path)
+    assert code == 2
+    found = only_run(tmp_path)
+    assert (found.get("experiment.name"), found.status) == ("ls", "FAILED")
+    assert "no such file" in found.output
+    assert "no such file" in err
+    assert found.get("meta.script.kind") == "command"
+    code, _, err = started(["-m", "sacristan", "run", "--", "no-such-program"], tmp_path)
+    assert code == 127
+
+
+def test_script_without_a_suffix_is_recorded_with_its_source(tmp_path):
+    (tmp_path / "train").write_text("#!/usr/bin/env python\nprint('trained')\n")
+    assert started(["-m", "sacristan", "run", "train"], tmp_path) == (0, "trained\n", "")
+    assert [name for name, _ in only_run(tmp_path).get("experiment.sources")] == ["train"]
