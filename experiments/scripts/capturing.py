@@ -61,6 +61,7 @@ class Capture:
         self.also: Collection[str] = ()
         self.stood_in: set[str] = set()
         self._attached: set[str] = set()
+        self._has_others = False
         self._forget()
 
     def _forget(self) -> None:
@@ -79,8 +80,9 @@ class Capture:
         """Pass on to this run from now on, and attach all adapters."""
         self._forget()
         self.run, self.also = run, also
-        _import_stand_ins(self)
-        self._attach_all({**PARSERS, **LOGGERS, **_of_other_packages()})
+        if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+            sys.meta_path.insert(0, _Finder(self))
+        self._attach_all({**PARSERS, **LOGGERS})
 
     @contextlib.contextmanager
     def of_experiment(self, run: LabRun) -> Iterator[None]:
@@ -131,6 +133,13 @@ class Capture:
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
         self.run = None
+
+    def attach_others(self) -> None:
+        """Attach the adapters that other packages bring, once."""
+        if not self._has_others:
+            self._has_others = True
+            found = importlib.metadata.entry_points(group=ENTRY_POINTS)
+            self._attach_all({point.name: point.value for point in found})
 
     def _attach_all(self, adapters: Mapping[str, str]) -> None:
         for library, adapter in adapters.items():
@@ -280,23 +289,20 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _of_other_packages() -> dict[str, str]:
-    """Return the adapters that other packages bring: the module of each, by the name of its library."""
-    found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-    return {point.name: point.value for point in found}
+class _Finder(MetaPathFinder, Loader):
+    """Finds modules that stand in for libraries which would reach a server.
 
-
-# ---------------------------------------------------------------------- stand-ins
-
-
-class _StandIns(MetaPathFinder, Loader):
-    """Finds modules that stand in for libraries which would reach a server."""
+    When the script first imports another package, it looks for adapters that packages bring, which takes 20 ms.
+    """
 
     def __init__(self, of: Capture) -> None:
         self._capture = of
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if fullname not in LOGGERS or self._capture.run is None or fullname in self._capture.also:
+        if self._capture.run is None or "." in fullname or fullname in sys.stdlib_module_names:
+            return None
+        self._capture.attach_others()
+        if fullname not in LOGGERS or fullname in self._capture.also:
             return None
         adapter = importlib.import_module(LOGGERS[fullname])
         return ModuleSpec(fullname, self, is_package=True) if hasattr(adapter, "stand_in") else None
@@ -307,11 +313,6 @@ class _StandIns(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         """Do nothing: the adapter has made the module."""
-
-
-def _import_stand_ins(of: Capture) -> None:
-    if not any(isinstance(finder, _StandIns) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _StandIns(of))
 
 
 # Of this process; wrapped libraries pass on to whatever run is recorded.
