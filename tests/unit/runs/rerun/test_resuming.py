@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 import json
+import re
 import types
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
+from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.sealed_zip import SealingStream
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.replaying import replay
 from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.agents.trials import resumed
@@ -249,3 +253,20 @@ def test_password_that_was_not_recorded_is_asked_for(write_run, start):
 def test_resumed_run_takes_no_other_setting(write_run, config, setting, expected):
     with pytest.raises(LaunchError, match=f"run 3 is started with its own config: .*{expected}"):
         resume_launch(write_run(config), settings=[setting])
+
+
+@pytest.mark.parametrize(
+    ("states", "hint"),
+    [
+        ((10, 20, 30), "its oldest one allows --verify 20, and --verify 30 replays all of it"),
+        ((30,), "steps; --verify 30 replays all of it"),
+    ],
+)
+def test_replay_without_an_early_state_says_how_many_steps_can_be_replayed(write_run, states, hint):
+    run = write_run(states=states)
+    points = np.zeros(1, POINT)
+    points["step"] = 30
+    (run.folder / "metrics.bin").write_bytes(points.tobytes())
+    (run.folder / "metrics.names.jsonl").write_text('{"id": 0, "name": "loss"}\n')
+    with pytest.raises(LaunchError, match=re.escape(hint)):
+        replay(run, 25)
