@@ -7,6 +7,11 @@
     with sacristan.open_store("my_runs") as store:
         print(store.find(sort="-val/accuracy.max", limit=1))
 
+A script of yours, of any kind, is recorded by three lines, with the names of W&B; see `init`:
+
+    run = sacristan.init(config=vars(args), name="mnist")
+    run.log({"loss": loss})
+
 What people use most is here, and is loaded when it is first used. The rest is in `sacristan.experiments` (training),
 `sacristan.ingredients` (data, model, ...), `sacristan.observers` (records and media), `sacristan.runs` (past runs) and
 `sacristan.configs` (configs).
@@ -19,6 +24,7 @@ import os
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "Artifact",
     "ArtifactStore",
     "Audio",
     "Callback",
@@ -44,16 +50,24 @@ __all__ = [
     "Text",
     "Trainer",
     "Video",
+    "alert",
     "compare",
+    "config",
     "copy",
+    "define_metric",
     "diff",
     "evaluate",
     "export_runs",
+    "finish",
     "fit",
     "fork",
     "import_foreign",
     "import_runs",
     "incense",
+    "init",
+    "log",
+    "log_artifact",
+    "log_model",
     "open_store",
     "predict",
     "read_media",
@@ -61,7 +75,14 @@ __all__ = [
     "read_table",
     "reproduce",
     "resume",
+    "run",
+    "save",
+    "summary",
     "sync",
+    "unwatch",
+    "use_artifact",
+    "use_model",
+    "watch",
 ]
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -73,6 +94,23 @@ if os.path.islink(_INSTALLED) or not os.path.isdir(_INSTALLED):
 if TYPE_CHECKING:
     from sacristan.configs import Map
     from sacristan.experiments import Callback, Experiment, Supervised, Trainer, evaluate, fit, predict
+    from sacristan.experiments.scripts.artifact import Artifact
+    from sacristan.experiments.scripts.settings import Settings, Summary
+    from sacristan.experiments.scripts.tracked_run import TrackedRun
+    from sacristan.experiments.scripts.tracking import (
+        alert,
+        define_metric,
+        finish,
+        init,
+        log,
+        log_artifact,
+        log_model,
+        save,
+        unwatch,
+        use_artifact,
+        use_model,
+        watch,
+    )
     from sacristan.ingredients import Ingredient, LabError
     from sacristan.observers import (
         ArtifactStore,
@@ -103,11 +141,19 @@ if TYPE_CHECKING:
         resume,
         sync,
     )
+
+    config: Settings
+    run: TrackedRun | None
+    summary: Summary
 else:
     # The same for Python: a name that moves changes here and above.
     _NAMES = {
         "configs": "Map",
         "experiments": "Callback Experiment Supervised Trainer evaluate fit predict",
+        "experiments.scripts.artifact": "Artifact",
+        "experiments.scripts.tracking": (
+            "alert define_metric finish init log log_artifact log_model save unwatch use_artifact use_model watch"
+        ),
         "ingredients": "Ingredient LabError",
         "observers": (
             "ArtifactStore FileObserver MongoObserver ObserversError TensorBoardObserver"
@@ -122,8 +168,12 @@ else:
             return importlib.import_module(f"sacristan.{name}")
         if name == "__version__":
             return importlib.import_module("sacristan.configs.installation").version()
+        if name in ("config", "run", "summary"):  # of the run that `init` has started last
+            return importlib.import_module("sacristan.experiments.scripts.tracking").value_of_run(name)
         if name not in __all__:
-            raise AttributeError(f"module 'sacristan' has no attribute {name!r}")
+            advice = importlib.import_module("sacristan.names_of_wandb").ADVICE.get(name)
+            hint = f"; of W&B, it is not here: {advice}" if advice else ""
+            raise AttributeError(f"module 'sacristan' has no attribute {name!r}{hint}")
         value = getattr(importlib.import_module(f"sacristan.{_HOMES.get(name, 'runs')}"), name)
         globals()[name] = value  # the next use does not come here
         return value

@@ -307,6 +307,7 @@ class MediaBuffer:
         except MetricError as error:
             raise MediaError(located(error, "log_media", name)) from None
         self._next_step[name] = step
+        media = media.as_logged()
         held: Media | Content | None = media
         num_bytes = media.num_bytes
         if self._waiting_bytes + num_bytes > MAX_WAITING_BYTES:

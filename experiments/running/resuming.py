@@ -45,6 +45,8 @@ __all__ = [
     "folder_to_start",
     "forget_folders",
     "going_on_later",
+    "is_living",
+    "is_unfinished",
     "recorded_data",
 ]
 
@@ -153,7 +155,7 @@ def _warn_of_older(folders: Sequence[Path], criteria: _Criteria) -> None:
     for folder in itertools.islice(itertools.chain.from_iterable(map(_runs_in, folders)), _MOST_OLDER):
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
             record = load_json(folder / RUN)
-            if not criteria.are_met_by(record) or _is_living(folder, record):
+            if not criteria.are_met_by(record) or is_living(folder, record):
                 continue
             if entries := criteria.lacked_by(folder / CONFIG):
                 names = [name.rpartition(".")[2] for name in entries]
@@ -261,7 +263,7 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
             record = _record_of(folder, criteria, launch)
             if record is None:
                 continue
-            if _is_living(folder, record):
+            if is_living(folder, record):
                 _log.warning("resume=auto: %s is skipped, because a process is working on it", folder)
                 continue
             yield folder
@@ -356,7 +358,13 @@ def _command(run: Any) -> str:
     return join_paths(run.main_function.prefix, run.main_function.signature.name)
 
 
-def _is_living(folder: Path, record: Mapping[str, Any]) -> bool:
+def is_unfinished(record: Mapping[str, Any]) -> bool:
+    """Return whether a run, by its `run.json`, has something left to resume."""
+    return record["status"] not in _NOT_UNFINISHED
+
+
+def is_living(folder: Path, record: Mapping[str, Any]) -> bool:
+    """Return whether a process is working on a run."""
     lease = read_lease(folder)
     return record["status"] == "RUNNING" and lease is not None and is_alive(lease)
 

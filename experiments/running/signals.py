@@ -18,7 +18,7 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from sacristan.configs.slurm import job_id
 
-__all__ = ["SAVED_CODE", "Signals", "Terminated"]
+__all__ = ["SAVED_CODE", "Signals", "Terminated", "is_loader_worker"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Signals:
 
     def _receive_in_child(self, number: int) -> None:
         # A signal goes to a whole group, workers of a loader among it: without them the step could not be finished.
-        if self._is_deferring and _is_loader_worker():
+        if self._is_deferring and is_loader_worker():
             return
         signal.signal(number, self._replaced.get(number, signal.SIG_DFL))
         os.kill(os.getpid(), number)
@@ -150,7 +150,7 @@ class Signals:
         if self._is_child:
             self._receive_in_child(number)
             return
-        self._pass_over_workers()
+        self.pass_over_workers()
         # It may come while another one is received.
         while frame is not None and frame.f_code is _RECEIVE:
             frame = frame.f_back
@@ -170,7 +170,7 @@ class Signals:
         else:
             raise _exception(number)
 
-    def _pass_over_workers(self) -> None:
+    def pass_over_workers(self) -> None:
         """Ignore the end of loader workers, which may have received the signal as well."""
         if hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is not _pass_over:
             # Not SIG_IGN: Python reports an error for a signal that has come already and whose handler is gone.
@@ -188,7 +188,7 @@ def _pass_over(number: int, frame: Any) -> None:
     pass
 
 
-def _is_loader_worker() -> bool:
+def is_loader_worker() -> bool:
     """Return whether this process is a worker of torch's DataLoader, without loading torch."""
     module = sys.modules.get("torch.utils.data._utils.worker")
     return getattr(module, "_worker_info", None) is not None

@@ -72,6 +72,11 @@ class ScriptRun(LabRun):
                 self._warn_about_failed_observers()
                 self._wait_for_observers()
 
+    def hold_signal_back(self, number: int) -> None:
+        """Note a signal that ends the run once its step is done; it may have ended the workers of a loader as well."""
+        self._signals.pass_over_workers()
+        self.hold_back(number)
+
 
 @contextlib.contextmanager
 def _completing() -> Iterator[None]:
@@ -90,6 +95,7 @@ def make_run(
     record_to: str | Path | None = "my_runs",
     script: Mapping[str, Any] | None = None,
     resume: Path | None = None,
+    meta: Mapping[str, Any] | None = None,
 ) -> ScriptRun:
     """Return a run of the program that is `__main__`, which has not started.
 
@@ -127,6 +133,7 @@ def make_run(
         "named_configs": [],
         **run.meta_info,
         "script": dict(script_of(names) if script is None else script),
+        **(meta or {}),
     }
     info = main_file.provenance(experiment)
     name_of_main = info["mainfile"]

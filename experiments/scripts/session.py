@@ -39,7 +39,7 @@ _active: Session | None = None
 
 def active_session() -> Session | None:
     """Return the session of this process that has begun and not ended; None in a forked child."""
-    return _active if _active is not None and _active._is_owner else None
+    return _active if _active is not None and _active.is_owner else None
 
 
 class Session:
@@ -54,6 +54,8 @@ class Session:
 
     Attributes:
         run: The run. It logs nothing once it has ended.
+        on_signal: Gets the number of a signal that would end the process, and tells whether it takes care of that; None
+            ends the run, and the process, at once.
     """
 
     def __init__(self, run: ScriptRun) -> None:
@@ -65,6 +67,7 @@ class Session:
         self._ending: BaseException | None = None
         self._before_end: list[Callable[[], None]] = []
         self._undo = contextlib.ExitStack()
+        self.on_signal: Callable[[int], bool] | None = None
 
     @classmethod
     def begin(
@@ -75,6 +78,7 @@ class Session:
         record_to: str | Path | None = "my_runs",
         script: Mapping[str, Any] | None = None,
         resume: Path | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> Self:
         """Start a run of this process, and record it until the session ends.
 
@@ -85,6 +89,7 @@ class Session:
                 MongoDB that the run is sent to as well.
             script: How the script was started: `kind`, `program` and `args`; by default, it is found out.
             resume: The folder of a record to continue.
+            meta: Entries of its meta information; `notes` has the `display_name`, `note` and `tags` to begin with.
 
         Raises:
             ConcurrentRunError: If a session of this process has not ended.
@@ -94,7 +99,7 @@ class Session:
         if (other := active_session()) is not None:
             place = other.run.folder or other.run.experiment_info["name"]
             raise ConcurrentRunError(f"this process records a run already, {place}; end that one first")
-        session = cls(make_run(name, config or {}, record_to=record_to, script=script, resume=resume))
+        session = cls(make_run(name, config or {}, record_to=record_to, script=script, resume=resume, meta=meta))
         session._recording.__enter__()
         _active = session
         session._watch_process()
@@ -108,7 +113,7 @@ class Session:
                 other error; None, and `SystemExit` without a code, COMPLETED.
         """
         global _active
-        if not self._is_owner:
+        if not self.is_owner:
             return
         with self._lock:
             if self._has_ended:
@@ -147,6 +152,11 @@ class Session:
         """
         self._ending = error
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has ended."""
+        return self._has_ended
+
     def __enter__(self) -> Self:
         return self
 
@@ -156,7 +166,8 @@ class Session:
         self.end(error)
 
     @property
-    def _is_owner(self) -> bool:
+    def is_owner(self) -> bool:
+        """Whether this process records the run; a forked child does not."""
         return os.getpid() == self._pid
 
     # ------------------------------------------------------------------ the end of the process
@@ -189,13 +200,13 @@ class Session:
     def _excepthook(
         self, original: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: Any
     ) -> None:
-        if self._is_owner:
+        if self.is_owner:
             self.note_ending(error)
         original(kind, error, trace)
 
     def _exit(self, _: Callable[[Any], NoReturn], code: Any = None) -> NoReturn:
         error = SystemExit(code)
-        if self._is_owner and threading.current_thread() is threading.main_thread():
+        if self.is_owner and threading.current_thread() is threading.main_thread():
             self.note_ending(SystemExit(code))
             error.noted = _Caught(self)  # type: ignore[attr-defined]  # lives as long as the exception
         try:
@@ -204,7 +215,7 @@ class Session:
             del error
 
     def _exit_at_once(self, original: Callable[[int], NoReturn], status: int) -> NoReturn:
-        if self._is_owner:
+        if self.is_owner:
             with contextlib.suppress(Exception):
                 self.end(SystemExit(status) if status else None)
         original(status)
@@ -233,7 +244,7 @@ class Session:
         return self._as_seen(original(number))
 
     def _signal(self, original: Callable[[int, Any], Any], number: int, handler: Any) -> Any:
-        is_ours = handler == signal.SIG_DFL and number in self._numbers and not self._has_ended and self._is_owner
+        is_ours = handler == signal.SIG_DFL and number in self._numbers and not self._has_ended and self.is_owner
         return self._as_seen(original(number, self._receive if is_ours else handler))
 
     def _as_seen(self, handler: Any) -> Any:
@@ -241,7 +252,9 @@ class Session:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         """End the run, and then the process by the same signal, as if it had not been caught."""
-        if self._is_owner and not self._has_ended:
+        if not self._has_ended and self.on_signal is not None and self.on_signal(number):
+            return
+        if self.is_owner and not self._has_ended:
             if _is_critical(frame) and self._delays < _MOST_DELAYS:
                 self._delays += 1
                 again = threading.Timer(_LATER_S, os.kill, (self._pid, number))

@@ -298,6 +298,7 @@ class Checkpointer:
         best: Mapping[str, float] | None = None,
         *,
         final: bool = False,
+        due: bool = False,
         evaluated: nn.Module | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
@@ -310,6 +311,7 @@ class Checkpointer:
             parts: As given to `begin`.
             best: The metrics, if the weights are the best so far.
             final: Whether the training ends here.
+            due: Whether a state is due, whatever the intervals say.
             evaluated: The model whose weights are the best, if that is not the one of `parts`.
             check: Called before a state is taken; where it raises, the states before stay.
 
@@ -318,7 +320,7 @@ class Checkpointer:
             and no part is a `model`.
         """
         self._stopping.agree()
-        is_stopping, is_regular = self.is_stopping, final or self._is_regular(place)
+        is_stopping, is_regular = self.is_stopping, final or due or self._is_regular(place)
         last = self.last and (is_stopping or is_regular)
         best = best if self.best else None
         if best is not None and parts.get("model") is None:

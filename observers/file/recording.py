@@ -21,7 +21,7 @@ from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
 from sacristan.observers.record.run_folder import RunFolder
-from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, SACRED_METRICS
+from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, NOTES, SACRED_METRICS, read_json_if_whole
 
 __all__ = ["Recording", "recording_of", "recordings_of"]
 
@@ -124,6 +124,8 @@ class Recording:
             self.provenance.save_sources()
         self.journal.write(CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
+            if notes := self.run.notes:
+                self.change_notes(notes)
             self.lease.write()
             self.run.write()
             return
@@ -166,6 +168,11 @@ class Recording:
         """Write a config that has changed since the session began, and which settings were typed."""
         self.journal.write(CONFIG, self.run.odd.plain("config", config))
         self.run.note_settings()
+
+    def change_notes(self, changes: Mapping[str, Any]) -> None:
+        """Change what is noted on the run: `tags` as keys, `note`, `display_name`."""
+        found = read_json_if_whole(self.folder / NOTES)
+        self.journal.write(NOTES, {**(found if isinstance(found, dict) else {}), **changes})
 
     def add_output(self, text: str) -> None:
         """Append captured output; if it cannot be written, retry with the next heartbeat.

@@ -103,6 +103,11 @@ class RunFile:
         """The entry of the current session; None in the first session, which the head describes."""
         return self.entry["sessions"][-1] if "sessions" in self.entry else None
 
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What is noted on the run when it starts: its `display_name`, `note` and `tags`, as `init` gives them."""
+        return {name: value for name, value in (self._meta.get("notes") or {}).items() if value}
+
     def write(self) -> bool:
         """Replace the file, and return whether it is written; if not, it is retried."""
         self._written_at = run_clock.utc_now()

@@ -38,7 +38,8 @@ class Audio(Media):
     Args:
         samples: An array or a tensor: (T,), (T, C) or (C, T), C being 1 to 8 channels. Where both ends could be
             channels, a tensor of torch has them first and an array of numpy last. int16, or floats from -1 to 1.
-        sample_rate: Samples per second, Hz.
+            Or the path of a WAV file of 16 bits.
+        sample_rate: Samples per second, Hz; that of a file is known.
         caption: Text below it.
 
     Raises:
@@ -49,7 +50,9 @@ class Audio(Media):
 
     kind = "audio"
 
-    def __init__(self, samples: Any, sample_rate: float, caption: str | None = None) -> None:
+    def __init__(self, samples: Any, sample_rate: float | None = None, caption: str | None = None) -> None:
+        if isinstance(samples, str | os.PathLike):
+            samples, sample_rate = _read_wav(samples)
         self._rate = _whole_rate(sample_rate)
         self._snapshot = snapshot(samples, "Audio")
         self.caption = caption if caption is None else str(caption)
@@ -111,6 +114,21 @@ _LEAST_FPS, _MOST_FPS = 0.01, 90
 _MAX_FRAME_BYTES = 2**27
 
 
+def _read_wav(path: Any) -> tuple[np.ndarray, int]:
+    """Return the samples, (T, C), and the rate of a WAV file of 16 bits."""
+    try:
+        with wave.open(os.fspath(path), "rb") as file:
+            if file.getsampwidth() != 2:
+                raise MediaError(
+                    f"Audio: {path} has {8 * file.getsampwidth()} bits a sample, expected 16; convert it, or keep it "
+                    "by _run.add_artifact(path)"
+                )
+            samples = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.int16)
+            return samples.reshape(-1, file.getnchannels()), file.getframerate()
+    except (OSError, EOFError, wave.Error) as error:
+        raise MediaError(f"Audio: {path} cannot be read as a WAV file ({error}); convert it") from error
+
+
 class Video(Media):
     """A video without sound, kept without loss as an animated PNG file.
 
@@ -123,8 +141,10 @@ class Video(Media):
         frames: An array or a tensor: (T, H, W), (T, H, W, C) or (T, C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA).
             Where both could be channels, a tensor of torch has them first and an array of numpy last, as in `Image`.
             uint8, bool, or floats from 0 to 1.
+            (N, T, C, H, W) is shown as one video after the other. Or the path of an MP4 or WebM file; see `from_file`.
         fps: Frames per second, from 0.01 to 90.
         caption: Text below it.
+        format: W&B's, without a meaning.
 
     Raises:
         MediaError: If shape, type, range or rate is another one, or the frames have more than 128 MiB as bytes. The
@@ -136,7 +156,17 @@ class Video(Media):
     _frames: Snapshot
     _file: Content | None = None
 
-    def __init__(self, frames: Any, fps: float, caption: str | None = None) -> None:
+    def __init__(
+        self, frames: Any, fps: Any = 4, caption: str | float | None = None, format: str | None = None
+    ) -> None:
+        if isinstance(fps, str) or isinstance(caption, int | float):  # as W&B has them: caption, fps
+            fps, caption = (4 if caption is None else caption), fps
+        if isinstance(frames, str | os.PathLike):
+            made = Video.from_file(frames, None if caption is None else str(caption))
+            self.caption, self._file, self.num_bytes = made.caption, made._file, made.num_bytes
+            return
+        if len(getattr(frames, "shape", ())) == 5:
+            frames = frames.reshape(-1, *frames.shape[2:])
         self._fps = _frame_rate(fps)
         self._frames = snapshot(frames, "Video")
         self.caption = caption if caption is None else str(caption)

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -45,6 +48,8 @@ __all__ = [
     "snapshot",
 ]
 
+_log = logging.getLogger(__name__)
+
 # Maximum size of a sound, a video, a point cloud or a page: the whole file is held in memory.
 MAX_BYTES = 2**29
 
@@ -66,6 +71,10 @@ class Media:
         """Make the file. The thread of the run's heartbeats calls it, once."""
         raise NotImplementedError
 
+    def as_logged(self) -> Media:
+        """Return what is recorded, whatever happens to the object after it was logged."""
+        return self
+
     def _described(self, **facts: Any) -> dict[str, Any]:
         """Return what the record says about the file: these facts, and the caption."""
         return facts if self.caption is None else {**facts, "caption": self.caption}
@@ -78,21 +87,32 @@ class Image(Media):
 
     Args:
         array: An array or a tensor: (H, W) or (H, W, C) or (C, H, W), C being 1 (grey), 3 (RGB) or 4 (RGBA). Where both
-            ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, or floats
-            from 0 to 1. Or an image of Pillow, where 65535 is white in the modes of 16 bits, and the modes I and F are
-            taken as arrays.
+            ends could be channels, a tensor of torch has them first and an array of numpy last. uint8, bool, floats
+            from 0 to 1, or integers from 0 to 255. Or an image of Pillow, where 65535 is white in the modes of 16 bits,
+            and the modes I and F are taken as arrays. Or the path of an image file, which Pillow reads (extra
+            `images`); or a figure of matplotlib.
         caption: Text below it.
+        mode: A mode of Pillow, such as `RGB`, into which an image of Pillow or a file is converted.
+        **options: W&B's other ones, such as `boxes`, `masks` and `file_type`, which are not kept.
 
     Raises:
-        MediaError: If the shape, the type or the range is another one. The range of a tensor on a GPU is known only
-            when the file is made; values outside are then cut off, and `meta` has `cut_off_from: [min, max]`.
+        MediaError: If the shape, the type or the range is another one, or the file cannot be read. The range of a
+            tensor on a GPU is known only when the file is made; values outside are then cut off, and `meta` has
+            `cut_off_from: [min, max]`.
     """
 
     kind = "image"
 
-    def __init__(self, array: Any, caption: str | None = None) -> None:
+    def __init__(self, array: Any, caption: str | None = None, mode: str | None = None, **options: Any) -> None:
+        _leave_out("Image", options, _NOT_KEPT_OF_IMAGES)
+        if isinstance(array, str | os.PathLike):
+            array = _read_image(array)
+        elif hasattr(array, "savefig") or hasattr(array, "gcf"):
+            array = _rendered(array)
         if hasattr(array, "convert"):
-            array = _pixels_of(array)
+            array = _pixels_of(array if mode is None else array.convert(mode))
+        elif "int" in str(getattr(array, "dtype", "")):
+            array = _from_0_to_255(array)
         self._snapshot = snapshot(array, "Image")
         self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
@@ -113,6 +133,51 @@ class Image(Media):
         height, width, channels = pixels.shape
         meta = self._described(**cut_off(values), width=width, height=height, channels=channels)
         return Content(png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
+
+
+_NOT_KEPT_OF_IMAGES = ("grouping", "classes", "boxes", "masks", "file_type", "normalize")
+_warned: set[str] = set()
+
+
+def _leave_out(kind: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Warn once of options of W&B that are not kept; reject unknown ones."""
+    for name, value in options.items():
+        if name not in known:
+            raise TypeError(f"{kind}: got an unexpected argument {name!r}")
+        if value is not None and f"{kind}.{name}" not in _warned:
+            _warned.add(f"{kind}.{name}")
+            _log.warning("%s: %s is not kept", kind, name)
+
+
+def _read_image(path: Any) -> Any:
+    try:
+        import PIL.Image
+    except ImportError as error:
+        raise MediaError(f"Image: {path}: files are read by pillow, of the extra images: {error}") from error
+    try:
+        with PIL.Image.open(path) as image:
+            image.load()
+            return image
+    except (OSError, ValueError, SyntaxError) as error:
+        raise MediaError(f"Image: {path} cannot be read ({error})") from error
+
+
+def _rendered(figure: Any) -> Any:
+    """Return the pixels of a figure of matplotlib, or of the current one of its module pyplot, (H, W, 4)."""
+    figure = figure.gcf() if hasattr(figure, "gcf") else figure
+    figure.canvas.draw()
+    return np.asarray(figure.canvas.buffer_rgba()).copy()
+
+
+def _from_0_to_255(array: Any) -> Any:
+    """Return integers from 0 to 255 as uint8; others, and those on a GPU, as they are."""
+    if str(array.dtype).endswith("uint8") or getattr(getattr(array, "device", None), "type", "cpu") != "cpu":
+        return array
+    try:
+        fits = int(array.min()) >= 0 and int(array.max()) <= 255
+    except (ValueError, RuntimeError):  # it has no entries
+        return array
+    return array if not fits else array.astype(np.uint8) if hasattr(array, "astype") else array.byte()
 
 
 def _pixels_of(image: Any) -> Any:
@@ -171,6 +236,8 @@ class Histogram(Media):
     Args:
         values: Numbers: an array, a tensor, a list.
         bins: Number of bins.
+        np_histogram: Counts and edges, as `numpy.histogram` returns them, instead of values; see `from_counts`.
+        num_bins: The same as `bins`, as W&B calls it.
 
     Raises:
         MediaError: If the values are no real numbers, or `bins` is less than 1.
@@ -178,7 +245,21 @@ class Histogram(Media):
 
     kind = "histogram"
 
-    def __init__(self, values: Any, bins: int = 64) -> None:
+    def __init__(
+        self,
+        values: Any = None,
+        bins: int = 64,
+        *,
+        np_histogram: tuple[Any, Any] | None = None,
+        num_bins: int | None = None,
+    ) -> None:
+        if isinstance(bins, tuple):
+            np_histogram, bins = bins, 64
+        bins = bins if num_bins is None else num_bins
+        if (values is None) == (np_histogram is None):
+            raise MediaError("Histogram: expected either values, or counts and edges as np_histogram")
+        counted = None if np_histogram is None else _counted(*np_histogram)
+        values = () if values is None else values
         if not isinstance(bins, int) or bins < 1:
             raise MediaError(f"Histogram: got bins={bins!r}, expected an int of at least 1; see from_counts for edges")
         if isinstance(values, np.ma.MaskedArray):
@@ -187,7 +268,7 @@ class Histogram(Media):
         if not are_numbers(self._snapshot.dtype):
             raise MediaError(f"Histogram: got values of type {self._snapshot.dtype}, expected numbers")
         self._bins = bins
-        self._counted: dict[str, Any] | None = None
+        self._counted: dict[str, Any] | None = counted
         self.num_bytes = self._snapshot.num_bytes
 
     @classmethod
@@ -201,24 +282,27 @@ class Histogram(Media):
         Raises:
             MediaError: If the shapes do not fit, the edges do not rise, or a count is negative or not finite.
         """
-        numbers = snapshot(counts, "Histogram").array().astype(np.float64)
-        bounds = snapshot(edges, "Histogram").array().astype(np.float64)
-        rising = bounds.ndim == 1 and len(bounds) > 1 and np.isfinite(bounds).all() and (np.diff(bounds) > 0).all()
-        if numbers.ndim != 1 or not rising or len(bounds) != len(numbers) + 1:
-            raise MediaError(
-                f"Histogram: got counts of shape {numbers.shape} and edges of shape {bounds.shape}, expected n counts "
-                "and n + 1 rising edges"
-            )
-        if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
-            raise MediaError("Histogram: got counts that are negative, NaN or infinite, expected numbers from 0")
-        histogram = cls(())
-        histogram._counted = binned(numbers, bounds)
-        return histogram
+        return cls(np_histogram=(counts, edges))
 
     def encode(self) -> Content:
         counted = self._counted or count_values(self._snapshot.array(), self._bins)
         meta = {"num": counted["num"], "bins": len(counted["counts"])}
         return Content(json.dumps(counted, allow_nan=False).encode(), ".json", "application/json", meta)
+
+
+def _counted(counts: Any, edges: Any) -> dict[str, Any]:
+    """Return a histogram of counts (n,) and rising edges (n + 1,)."""
+    numbers = snapshot(counts, "Histogram").array().astype(np.float64)
+    bounds = snapshot(edges, "Histogram").array().astype(np.float64)
+    rising = bounds.ndim == 1 and len(bounds) > 1 and np.isfinite(bounds).all() and (np.diff(bounds) > 0).all()
+    if numbers.ndim != 1 or not rising or len(bounds) != len(numbers) + 1:
+        raise MediaError(
+            f"Histogram: got counts of shape {numbers.shape} and edges of shape {bounds.shape}, expected n counts "
+            "and n + 1 rising edges"
+        )
+    if not (np.isfinite(numbers).all() and (numbers >= 0).all()):
+        raise MediaError("Histogram: got counts that are negative, NaN or infinite, expected numbers from 0")
+    return binned(numbers, bounds)
 
 
 class Text(Media):
@@ -256,15 +340,25 @@ class Html(Media):
     and images as `data:` URLs.
 
     Args:
-        text: The page, or a part of one.
+        text: The page, or a part of one; or the path of a file that ends with `.html`, or an open file.
+        inject: W&B's, without a meaning: nothing is added to the page.
+        data_is_not_path: Whether a `text` that ends with `.html` is a page.
 
     Raises:
-        MediaError: If it is no str, empty, or larger than 512 MiB.
+        MediaError: If it is no str, empty, larger than 512 MiB, or a file that cannot be read.
     """
 
     kind = "html"
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
+        is_path = isinstance(text, os.PathLike) or (isinstance(text, str) and text.endswith(".html"))
+        if is_path and not data_is_not_path:
+            try:
+                text = Path(text).read_text(encoding="utf-8")
+            except (OSError, ValueError) as error:
+                raise MediaError(f"Html: {text} cannot be read ({error})") from error
+        elif hasattr(text, "read"):
+            text = text.read()
         if not isinstance(text, str) or not text.strip():
             got = "an empty text" if isinstance(text, str) else f"a {type(text).__name__}"
             raise MediaError(f"Html: got {got}, expected HTML as a str; read a file as Path(file).read_text()")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import logging
@@ -25,10 +26,16 @@ class Table(Media):
 
         _run.log_media("cases", Table(["image", "class"], [[Image(x), "cat"]]), step)
 
+        table = Table(columns=["image", "class"])
+        table.add_data(Image(x), "cat")
+
     Args:
-        columns: Names of the columns, without duplicates.
-        rows: Rows with a cell for each column: a number, a text, None, or an `Image`. A masked value is None, as
-            are pandas' NA and NaT.
+        columns: Names of the columns, without duplicates; by default those of the data frame.
+        rows: Rows with a cell for each column: a number, a text, None, an `Image`, or a list or dict, which becomes
+            text. A masked value is None, as are pandas' NA and NaT.
+        data: The same as `rows`, as W&B calls them.
+        dataframe: A data frame of pandas, instead of rows.
+        **options: W&B's other ones, without a meaning.
 
     Raises:
         MediaError: If a row has another length, or a cell holds something else.
@@ -36,8 +43,22 @@ class Table(Media):
 
     kind = "table"
 
-    def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-        self.columns = [str(column) for column in columns]
+    def __init__(
+        self,
+        columns: Sequence[str] | None = None,
+        rows: Any = None,
+        data: Any = None,
+        dataframe: Any = None,
+        **options: Any,
+    ) -> None:
+        rows = data if rows is None else rows
+        if hasattr(rows, "itertuples"):
+            dataframe, rows = rows, None
+        if dataframe is not None:
+            columns, rows = list(dataframe.columns), list(dataframe.itertuples(index=False, name=None))
+        rows = rows.tolist() if getattr(rows, "ndim", None) == 2 else () if rows is None else rows
+        names = ["Input", "Output", "Expected"] if columns is None and not len(rows) else columns or ()
+        self.columns = [str(column) for column in names]
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise MediaError(f"Table: got columns {self.columns}, expected at least one, and each name once")
         self._rows = [
@@ -51,11 +72,54 @@ class Table(Media):
                 )
         self.num_bytes = sum(map(self._bytes_of, itertools.chain.from_iterable(self._rows)))
 
+    def add_data(self, *row: Any) -> None:
+        """Add a row; see `Table`."""
+        if len(row) != len(self.columns):
+            raise MediaError(
+                f"Table: got a row of {len(row)} cells, expected {len(self.columns)}, one for each of "
+                f"{', '.join(self.columns)}"
+            )
+        cells = [self._cell(cell, len(self._rows), place) for place, cell in enumerate(row)]
+        self._rows.append(cells)
+        self.num_bytes += sum(map(self._bytes_of, cells))
+
+    add_row = add_data
+
+    def add_column(self, name: str, data: Sequence[Any]) -> None:
+        """Add a column, with a cell for each row."""
+        if name in self.columns or len(data) != len(self._rows):
+            raise MediaError(
+                f"Table: got a column {name!r} of {len(data)} cells, expected another name, and {len(self._rows)} cells"
+            )
+        self.columns = [*self.columns, str(name)]
+        self._rows = [
+            [*row, self._cell(cell, number, len(self.columns) - 1)]
+            for number, (row, cell) in enumerate(zip(self._rows, data, strict=True))
+        ]
+        self.num_bytes += sum(self._bytes_of(row[-1]) for row in self._rows)
+
+    def as_logged(self) -> Table:
+        logged = copy.copy(self)
+        logged._rows = list(self._rows)
+        return logged
+
+    def get_column(self, name: str) -> list[Any]:
+        """Return the cells of a column, as they were given."""
+        place = self.columns.index(name)
+        return [row[place] for row in self._rows]
+
+    @property
+    def data(self) -> list[list[Any]]:
+        """The rows, as they were given."""
+        return [list(row) for row in self._rows]
+
     def _cell(self, cell: Any, number: int, place: int) -> Any:
         if cell is None or isinstance(cell, str | bool | int | float | Image):
             return cell
         if is_missing(cell):
             return None
+        if isinstance(cell, list | tuple | dict | set):
+            return json.dumps(sorted(cell, key=repr) if isinstance(cell, set) else cell, default=str)
         if getattr(cell, "shape", None) == ():
             cell = snapshot(cell, "Table")
             if are_numbers(cell.dtype):

@@ -25,12 +25,14 @@ from sacristan.observers.mongo.layout import Document
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.schema import (
+    NOTES,
     OUTPUT,
     RANKS_FOLDER,
     RUN,
     VALUES,
     checkpoint_files,
     rank_files,
+    read_json_if_whole,
 )
 
 __all__ = ["DocumentDelivery", "NotTakenOverError", "is_running"]
@@ -132,7 +134,8 @@ class DocumentDelivery:
             try:
                 document = self._document.build(run, ())
                 self._store_entries(document)
-                runs.insert_one({"_id": number, "uid": self._run.uid, **document})
+                notes = read_json_if_whole(self._run.folder / NOTES) or {}
+                runs.insert_one({"_id": number, "uid": self._run.uid, **notes, **document})
             except DuplicateKeyError:
                 if self.find():  # another process has delivered the same run
                     return

@@ -1,0 +1,280 @@
+"""`History`: the rules by which a script's `log` counts steps, and by which metrics are drawn over others.
+
+They are those of W&B, which scripts were written for:
+
+- a call without `step` and `commit` is a row of its own: the next one has the next step;
+- `commit=False`, or a `step`, leaves the row open: the next call without a step adds to it, and closes it;
+- a `step` below the current one is dropped, with one warning;
+- `define_metric("val/*", step_metric="epoch")` gives these metrics the value of `epoch` as their step.
+
+Source: https://docs.wandb.ai/ref/python/log, https://docs.wandb.ai/ref/python/run#define_metric, and `wandb` 0.31.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import operator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from sacristan.ingredients.errors import ConfigError
+
+__all__ = ["History", "MetricRule"]
+
+_log = logging.getLogger(__name__)
+
+Values = Mapping[str, Any]
+_SUMMARIES = ("min", "max", "mean", "first", "last", "best", "copy", "none")
+
+
+@dataclasses.dataclass
+class MetricRule:
+    """What `define_metric` says of a metric, or of all whose names begin as it says.
+
+    Attributes:
+        name: The name, perhaps with a `*` at its end.
+        step_metric: The metric whose value is the step of this one; None for the step of the row.
+        step_sync: Whether the last value of `step_metric` counts where a row has none.
+        summary: What of its values is in the summary: `min`, `max`, ...; empty for the last one.
+        goal: `minimize` or `maximize`; None if it is not known.
+    """
+
+    name: str
+    step_metric: str | None = None
+    step_sync: bool | None = None
+    summary: tuple[str, ...] = ()
+    goal: str | None = None
+
+    def fits(self, name: str) -> bool:
+        """Tell whether it is about a metric; a metric is never the step of itself."""
+        if name == self.step_metric:
+            return False
+        return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+
+    @property
+    def better(self) -> str | None:
+        """`min` or `max` if the rule says which values are better."""
+        by_goal = {"minimize": "min", "maximize": "max"}.get(self.goal or "")
+        kept = [each for each in self.summary if each in ("min", "max")]
+        return by_goal or (kept[0] if len(kept) == 1 else None)
+
+
+class History:
+    """Gives the values of each call of `log` their step, and passes them on at once: a killed script loses none.
+
+    Any thread may log.
+
+    Args:
+        write: Takes values by name, and the step that all of them have.
+
+    Attributes:
+        write: See above.
+        step: The step of the open row, or of the next one.
+        last: The last value of each metric.
+    """
+
+    def __init__(self, write: Callable[[Values, Any], None]) -> None:
+        self.write = write
+        self.step = 0
+        self.last: dict[str, Any] = {}
+        self.rules: dict[str, MetricRule] = {}
+        self._rule_of: dict[str, MetricRule | None] = {}
+        self._extremes: dict[str, dict[str, Any]] = {}
+        # Values whose step metric the open row may still get.
+        self._waiting: dict[str, Any] = {}
+        self._has_warned = False
+        self._lock = threading.RLock()
+
+    def after_fork_in_child(self) -> None:
+        """Release the lock, which a thread of the parent may hold."""
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------ logging
+
+    def log(self, values: Values, step: Any = None, commit: bool | None = None) -> None:
+        """Log values by name at the current step, or at `step`.
+
+        Args:
+            values: Numbers, texts, media; nested mappings are joined by dots before.
+            step: The step of the row; it may not be below the current one.
+            commit: Whether the row is closed. None closes it if there is no `step`.
+
+        Raises:
+            ConfigError: If `step` is no whole number.
+        """
+        with self._lock:
+            if step is not None and not self._open(_whole(step)):
+                return
+            closes = step is None if commit is None else commit
+            if self.rules:
+                self._log_by_rules(values, closes=closes)
+            else:
+                self.write(values, self.step)
+            self.last.update(values)
+            if closes:
+                self.step += 1
+
+    def _open(self, step: int) -> bool:
+        """Open the row of a step; tell whether it can be: none is opened again."""
+        if step > self.step:
+            self._write_waiting()
+            self.step = step
+        elif step < self.step:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "log: got step %d, which is below the current step %d: its values are dropped, as are those of "
+                    "further ones; steps may only grow. Give metrics with steps of their own a metric to count them: "
+                    'define_metric("val/*", step_metric="epoch")',
+                    step,
+                    self.step,
+                )
+            return False
+        return True
+
+    def flush(self) -> None:
+        """Write what still waits for the end of the open row."""
+        with self._lock:
+            self._write_waiting()
+
+    # ------------------------------------------------------------------ metrics with rules
+
+    def define(
+        self,
+        name: str,
+        step_metric: str | None = None,
+        step_sync: bool | None = None,
+        summary: str | None = None,
+        goal: str | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> MetricRule:
+        """Set the rule of a metric, or of all whose names begin as `name` does, which then ends with `*`.
+
+        Arguments that are None stay as an earlier call set them, unless `overwrite`.
+
+        Raises:
+            ConfigError: If an argument is invalid.
+        """
+        if not isinstance(name, str) or not name or "*" in name[:-1]:
+            raise ConfigError(f"define_metric: got the name {name!r}, expected a name, perhaps with a * at its end")
+        kept = tuple(each.strip().lower() for each in (summary or "").split(",") if each.strip())
+        for each in kept:
+            if each not in _SUMMARIES:
+                raise ConfigError(f"define_metric: got summary={each!r}, expected some of {', '.join(_SUMMARIES)}")
+        if goal not in (None, "minimize", "maximize"):
+            raise ConfigError(f"define_metric: got goal={goal!r}, expected minimize or maximize")
+        new = MetricRule(name, step_metric, step_sync, kept, goal)
+        before = self.rules.get(name)
+        if before is not None and not overwrite:
+            for field in dataclasses.fields(MetricRule):
+                if not getattr(new, field.name):
+                    setattr(new, field.name, getattr(before, field.name))
+        with self._lock:
+            self.rules[name] = new
+            self._rule_of.clear()
+        return new
+
+    def rule_of(self, name: str) -> MetricRule | None:
+        """Return the rule of a metric, an exact name before a beginning of one; None if there is none."""
+        if name not in self._rule_of:
+            exact = self.rules.get(name)
+            fitting = (rule for rule in self.rules.values() if rule.fits(name))
+            self._rule_of[name] = exact if exact is not None else next(fitting, None)
+        return self._rule_of[name]
+
+    def _log_by_rules(self, values: Values, *, closes: bool) -> None:
+        plain: dict[str, Any] = {}
+        drawn: dict[str, Any] = {}
+        for name, value in values.items():
+            rule = self.rule_of(name)
+            if rule is not None and rule.summary:
+                self._summarize(name, value)
+            (plain if rule is None or rule.step_metric is None else drawn)[name] = value
+        self.write(plain, self.step)
+        # The row has the values of earlier calls as well, as long as it is open.
+        self._waiting.update(drawn)
+        self.last.update(plain)
+        if closes:
+            self._write_waiting(plain)
+        else:
+            self._write_waiting(plain, only_known=True)
+
+    def _write_waiting(self, row: Values | None = None, *, only_known: bool = False) -> None:
+        """Write the values that have a step metric; `only_known` leaves those whose step this row may still get."""
+        if not self._waiting:
+            return
+        by_step: dict[Any, dict[str, Any]] = {}
+        inserted: dict[str, Any] = {}
+        for name, value in list(self._waiting.items()):
+            rule = self.rule_of(name)
+            metric = None if rule is None else rule.step_metric
+            is_here = metric is not None and row is not None and metric in row
+            if only_known and not is_here:
+                continue
+            del self._waiting[name]
+            at = self.step
+            if metric is not None and (is_here or (rule is not None and rule.step_sync is not False)):
+                at = self.last.get(metric, self.step)
+                if not is_here and metric in self.last and row is not None:
+                    inserted[metric] = at
+            by_step.setdefault(_as_step(at, self.step), {})[name] = value
+        if inserted:
+            self.write(inserted, self.step)
+        for at, values in by_step.items():
+            self.write(values, at)
+
+    # ------------------------------------------------------------------ the summary
+
+    def _summarize(self, name: str, value: Any) -> None:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            return
+        if math.isnan(number):
+            return
+        so_far = self._extremes.setdefault(name, {"first": value, "min": value, "max": value, "sum": 0.0, "num": 0})
+        so_far["min"] = value if number < float(so_far["min"]) else so_far["min"]
+        so_far["max"] = value if number > float(so_far["max"]) else so_far["max"]
+        so_far["sum"] += number
+        so_far["num"] += 1
+
+    def summary_of(self, name: str) -> Any:
+        """Return what the summary has of a metric: its last value, or a dict of what its rule asks for."""
+        rule = self.rule_of(name)
+        if rule is None or not rule.summary:
+            return self.last[name]
+        so_far = self._extremes.get(name, {})
+        if not so_far:
+            return self.last[name]
+        found = {"last": self.last[name], "mean": so_far["sum"] / so_far["num"], **so_far}
+        found["best"] = so_far["max" if rule.goal == "maximize" else "min"]
+        return {each: found[each] for each in rule.summary if each in found}
+
+    def summarized(self) -> Iterator[str]:
+        """Yield the names of the metrics that are in the summary."""
+        for name in list(self.last):
+            rule = self.rule_of(name)
+            if rule is None or "none" not in rule.summary:
+                yield name
+
+
+def _whole(step: Any) -> int:
+    if isinstance(step, float) and step.is_integer():
+        return int(step)
+    try:
+        return operator.index(step.item() if hasattr(step, "item") else step)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"log: got step={step!r}, expected a whole number") from None
+
+
+def _as_step(value: Any, default: int) -> int | float:
+    """Return the value of a step metric as a step; the row's own where it is no finite number."""
+    try:
+        number = value.item() if hasattr(value, "item") else value
+        return number if isinstance(number, int) or math.isfinite(number) else default
+    except (TypeError, ValueError, RuntimeError):
+        return default

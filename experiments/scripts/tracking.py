@@ -1,0 +1,257 @@
+"""`init`: starts the run of a script, in three lines; and the functions that log into the run that it has started.
+
+    import sacristan
+
+    run = sacristan.init(config=vars(args), name="mnist")
+    run.log({"loss": loss})
+
+The names are those of W&B, so that `import sacristan as wandb` records a script that was written for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from sacristan.experiments.scripts.settings import as_settings
+from sacristan.experiments.scripts.tracked_run import TrackedRun, as_tags
+from sacristan.ingredients.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sacristan.experiments.scripts.session import Session
+
+__all__ = [
+    "FUNCTIONS",
+    "alert",
+    "current_run",
+    "define_metric",
+    "finish",
+    "init",
+    "log",
+    "log_artifact",
+    "log_model",
+    "save",
+    "unwatch",
+    "use_artifact",
+    "use_model",
+    "value_of_run",
+    "watch",
+]
+
+_log = logging.getLogger(__name__)
+
+MODE_VARIABLE = "SACRISTAN_MODE"
+# Functions of the run that `init` has started, which `sacristan` has under the same names.
+FUNCTIONS = (
+    "alert", "define_metric", "finish", "log", "log_artifact", "log_model", "save", "unwatch", "use_artifact",
+    "use_model", "watch",
+)  # fmt: skip
+_MODES = ("online", "offline", "shared", "disabled", "dryrun", "run")
+
+_runs: list[TrackedRun] = []
+# Sessions of whole scripts, which their first `init` has got.
+_adopted: list[Session] = []
+
+
+def init(
+    project: str | None = None,
+    config: Any = None,
+    name: str | None = None,
+    notes: str | None = None,
+    tags: Sequence[str] | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    id: str | None = None,
+    resume: bool | str | None = None,
+    mode: str | None = None,
+    dir: str | Path | None = None,
+    reinit: bool | str | None = None,
+    config_include_keys: Sequence[str] | None = None,
+    config_exclude_keys: Sequence[str] | None = None,
+    **options: Any,
+) -> TrackedRun:
+    """Start a run of this script, and record it until it is finished, or the process ends.
+
+        run = sacristan.init(config=vars(args), name="mnist")
+        with sacristan.init(config={"lr": 0.1}) as run:
+            run.log({"loss": 0.5})
+
+    The run is COMPLETED when it is finished or the process ends well, FAILED with its traceback after an exception,
+    INTERRUPTED after a signal; a process that is killed leaves it DEAD, with every point. In the processes of a launch,
+    such as `torchrun`, the first one records, and what the others log is ignored.
+
+    Args:
+        project: The name of the experiment; by default that of the script.
+        config: The settings: a dict, the result of argparse, a dataclass, or the path of a YAML or JSON file.
+        name: The name of the run.
+        notes: A note on it.
+        tags: Its tags; other characters than letters, digits, `_` and `-` become hyphens.
+        group: Kept in its info.
+        job_type: Kept in its info.
+        id: Identifies it, so that a later start of the script with `resume` continues the record.
+        resume: `auto` continues the newest unfinished run of the same script, settings and name, if there is one;
+            `allow` or True the run of `id`, if there is one; `must` rejects an `id` that no run has, `never` one that a
+            run has.
+        mode: `disabled` records nothing; others, such as `offline`, record as ever. By default that of the variable
+            `SACRISTAN_MODE`.
+        dir: The folder of runs, by default `my_runs`; the variable `SACRISTAN_STORE` names another one, or a MongoDB.
+        reinit: What to do if there is a run that has not ended: `finish_previous` or True ends it, `return_previous`
+            returns it. By default, a notebook ends it, and a script gets it.
+        config_include_keys: The settings to take; by default all.
+        config_exclude_keys: Settings to leave out.
+        **options: W&B's other ones, such as `entity`, `settings` and `save_code`, without a meaning.
+
+    Returns:
+        The run.
+
+    Raises:
+        ConfigError: If an argument is invalid, or `resume` and `id` do not allow a run.
+        ObserversError: If the run cannot be recorded or resumed.
+    """
+    mode = mode or os.environ.get(MODE_VARIABLE) or "online"
+    if mode not in _MODES:
+        raise ConfigError(f"init: got mode={mode!r}, expected one of {', '.join(_MODES)}")
+    previous = current_run()
+    if previous is not None:
+        if not _ends_previous(reinit):
+            _log.warning("init: %r has not ended, and is returned; finish it first, or give reinit=True", previous)
+            return previous
+        previous.finish()
+    settings = as_settings(config)
+    settings = {
+        key: value
+        for key, value in settings.items()
+        if (config_include_keys is None or key in config_include_keys) and key not in (config_exclude_keys or ())
+    }
+    details: dict[str, Any] = {"project": project, "group": group, "job_type": job_type, "id": id}
+    described = {"display_name": name or "", "note": notes or "", "tags": as_tags(tags)}
+    if mode == "disabled" or _is_silent():
+        run = TrackedRun(None, config=settings, notes=described, on_finish=_forget, **details)
+    else:
+        run = _recorded(settings, described, details, resume, dir)
+    _runs.append(run)
+    return run
+
+
+def _recorded(
+    settings: Mapping[str, Any],
+    described: Mapping[str, Any],
+    details: Mapping[str, Any],
+    resume: bool | str | None,
+    folder: str | Path | None,
+) -> TrackedRun:
+    from sacristan.experiments.scripts.session import Session, active_session
+    from sacristan.experiments.scripts.unfinished import folder_to_continue
+
+    session = active_session()
+    if session is not None and session not in _adopted:
+        _adopted.append(session)
+        session.run.update_config(settings)
+        return _tracked(session, settings, described, details, is_adopted=True)
+    if session is not None:  # the script's next run
+        session.end()
+
+    record_to = folder or "my_runs"
+    name, id = details["project"], details["id"]
+    found = folder_to_continue(record_to, name, settings, described["display_name"], id, resume)
+    meta = {"notes": described, **({} if id is None else {"id": id})}
+    session = Session.begin(name, settings, record_to=record_to, resume=found, meta=meta)
+    return _tracked(session, settings, described, details)
+
+
+def _tracked(
+    session: Session, settings: Mapping[str, Any], described: Mapping[str, Any], details: Mapping[str, Any], **more: Any
+) -> TrackedRun:
+    named = ("group", "job_type", *(("project",) if more else ()))
+    session.run.info.update({key: details[key] for key in named if details[key]})
+    config = {**session.run.config, **settings}
+    run = TrackedRun(session, config=config, notes=described, on_finish=_forget, **details, **more)
+    if more:
+        run.describe(**described)
+    return run
+
+
+def _forget(run: TrackedRun) -> None:
+    if run in _runs:
+        _runs.remove(run)
+
+
+def _is_silent() -> bool:
+    """Return whether this process is a rank of a launch, such as Lightning's, that does not record."""
+    from sacristan.ingredients.ranks.world import world_of
+
+    if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
+        return True
+    world = world_of()
+    return not world.meeting and bool(world.rank)
+
+
+def _ends_previous(reinit: bool | str | None) -> bool:
+    if reinit in (None, "default"):
+        return "IPython" in sys.modules and not hasattr(sys.modules["__main__"], "__file__")
+    return reinit in (True, "finish_previous", "create_new")
+
+
+def current_run() -> TrackedRun | None:
+    """Return the run that `init` has started last and that has not ended; None if there is none."""
+    while _runs and _runs[-1].has_ended:
+        _runs.pop()
+    return _runs[-1] if _runs else None
+
+
+def _of_run(name: str) -> Any:
+    """Return the function `name` of the current run, as `sacristan.log`; it asks for the run when it is called."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        run = current_run()
+        if run is None:
+            if name == "finish":
+                return None
+            raise ConfigError(f"sacristan.{name}: there is no run; start one first: sacristan.init()")
+        return getattr(run, name)(*args, **kwargs)
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"Call `{name}` of the run that `init` has started; see `TrackedRun.{name}`."
+    return call
+
+
+alert = _of_run("alert")
+define_metric = _of_run("define_metric")
+finish = _of_run("finish")
+log = _of_run("log")
+log_artifact = _of_run("log_artifact")
+log_model = _of_run("log_model")
+save = _of_run("save")
+unwatch = _of_run("unwatch")
+use_artifact = _of_run("use_artifact")
+use_model = _of_run("use_model")
+watch = _of_run("watch")
+
+
+def value_of_run(name: str) -> Any:
+    """Return the current run, its config or its summary, as `sacristan.run`, `sacristan.config`."""
+    run = current_run()
+    if name == "run":
+        return run
+    return _NoRun(name) if run is None else getattr(run, name)
+
+
+class _NoRun:
+    """The config or the summary before there is a run."""
+
+    def __init__(self, name: str) -> None:
+        vars(self)["_name"] = name
+
+    def _reject(self, *args: Any) -> NoReturn:
+        raise ConfigError(f"sacristan.{self._name}: there is no run; start one first: sacristan.init()")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._reject()
+
+    __setattr__ = __getitem__ = __setitem__ = __contains__ = __iter__ = __len__ = _reject

@@ -1,0 +1,324 @@
+"""Runs of `sacristan.init`: the drop-in for W&B's API, its ends, several runs, ranks, modes, resuming."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sacristan
+from sacristan.experiments.scripts import tracking
+from sacristan.ingredients.errors import ConfigError
+from sacristan.observers.errors import ArtifactError
+from sacristan.runs import open_store
+from tests.processes import PIPE, run
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("SACRISTAN_STORE", "SACRISTAN_MODE", "RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    yield
+    while tracking.current_run() is not None:
+        tracking.current_run().finish()
+
+
+def recorded(number=1, folder="my_runs"):
+    return open_store(folder).get(number)
+
+
+def curve(run, name):
+    return run.metric(name).steps.tolist(), run.metric(name).values.tolist()
+
+
+def test_three_lines_record_config_metrics_and_what_is_noted():
+    config = {"lr": 0.1, "model": {"width": 4}}
+    described = {"name": "first", "notes": "a note", "tags": ["base line", "b"], "group": "g", "job_type": "train"}
+    with sacristan.init("digits", config, **described) as tracked:
+        sacristan.config.epochs = 3
+        tracked.config.update({"seed": 7})
+        sacristan.log({"loss": 1.0, "part": {"a": 1, "b": {"c": np.float32(2)}}})
+        tracked.log({"loss": 0.5})
+        sacristan.summary["best"] = np.float64(0.25)
+        assert (tracked.step, tracked.name, tracked.tags) == (2, "first", ("base-line", "b"))
+        assert (tracked.config.lr, tracked.config["model"]["width"], "seed" in tracked.config) == (0.1, 4, True)
+        assert dict(tracked.summary) == {"loss": 0.5, "part.a": 1, "part.b.c": 2.0, "best": 0.25}
+        assert tracked.url == (tracked.folder.absolute()).as_uri()
+    found = recorded()
+    assert (found.status, found.name, found.display_name) == ("COMPLETED", "digits", "first")
+    assert (found.tags, found.note) == (["b", "base-line"], "a note")
+    assert found.config == {**config, "epochs": 3, "seed": 7}
+    assert curve(found, "loss") == ([0, 1], [1.0, 0.5])
+    assert curve(found, "part.b.c") == ([0], [2.0])
+    assert {name: found.info[name] for name in ("group", "job_type", "summary")} == {
+        "group": "g", "job_type": "train", "summary": {"best": 0.25},
+    }  # fmt: skip
+    assert sacristan.run is None
+
+
+def test_what_no_metric_is_becomes_a_medium_or_is_left_out_with_a_warning(caplog):
+    class Odd:
+        def __str__(self):
+            raise ValueError("no text")
+
+    with sacristan.init() as tracked:
+        images = [sacristan.Image(np.full((2, 2), shade, np.int64)) for shade in (0, 255)]
+        tracked.log({"text": "hello", "images": images, "large": np.arange(100.0), "small": np.arange(3)})
+        tracked.log({"odd": Odd(), "nothing": None, "huge": 10**400, "ok": True})
+        tracked.log({"huge": 10**400})
+    found = recorded()
+    assert sorted((medium.name, medium.kind, medium.step) for medium in found.media) == [
+        ("images", "image", 0), ("images", "image", 0), ("large", "histogram", 0), ("small", "text", 0),
+        ("text", "text", 0),
+    ]  # fmt: skip
+    assert curve(found, "ok") == ([1], [1.0])
+    assert found.info["summary"] == {"text": "hello", "small": "[0 1 2]"}
+    warned = [record.getMessage().partition(":")[0] for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned == ["a Odd cannot be logged (ValueError", "huge"]
+
+
+def test_log_of_no_mapping_is_rejected():
+    with sacristan.init(mode="disabled") as tracked, pytest.raises(TypeError, match="got list, expected a dict"):
+        tracked.log([1])
+
+
+def test_define_metric_sets_steps_and_directions():
+    with sacristan.init() as tracked:
+        tracked.define_metric("val/*", step_metric="epoch")
+        tracked.define_metric("val/accuracy", step_metric="epoch", summary="max")
+        for epoch in (1, 2):
+            tracked.log({"loss": 1.0})
+            tracked.log({"epoch": epoch, "val/accuracy": epoch / 4})
+        assert tracked.summary["val/accuracy"] == {"max": 0.5}
+    assert curve(recorded(), "val/accuracy") == ([1, 2], [0.25, 0.5])
+    assert recorded().info["better"] == {"val/accuracy": "max"}
+
+
+def test_artifacts_are_logged_and_used(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.txt").write_text("a")
+    with sacristan.init() as tracked:
+        draft = sacristan.Artifact("digits", type="dataset", description="small", metadata={"rows": 2})
+        draft.add_dir("data", name="raw")
+        with draft.new_file("made.txt") as stream:
+            stream.write("made")
+        with pytest.raises(ArtifactError, match="not logged yet"):
+            draft.download()
+        logged = tracked.log_artifact(draft, aliases=["best"]).wait()
+        assert (logged.name, logged.files()) == ("digits:v1", ["made.txt", "raw/a.txt"])
+        with pytest.raises(ArtifactError, match="it is logged, and a version never changes"):
+            draft.add_file("data/a.txt")
+        tracked.log_artifact("data/a.txt", name="one", type="text")
+        used = tracked.use_artifact("entity/project/digits:latest")
+        assert Path(used.download("copy"), "raw", "a.txt").read_text() == "a"
+        assert used.metadata == {"rows": 2, "description": "small", "aliases": ["best"]}
+        assert Path(tracked.use_artifact("one").file("copy")).read_text() == "a"
+        assert tracked.save("data/*.txt") == ["data/a.txt"]
+    found = recorded()
+    assert [entry["name"] for entry in found["artifacts_logged"]] == ["digits", "one"]
+    assert "a.txt" in found.artifacts
+
+
+def test_alerts_have_the_levels_of_both():
+    with sacristan.init() as tracked:
+        tracked.alert("title", "text", level="WARN")
+        tracked.alert("only", level="error")
+        with pytest.raises(ValueError, match="loud"):
+            tracked.alert("no", level="loud")
+    alerts = recorded().info["alerts"]
+    assert [(alert["text"], alert["level"]) for alert in alerts] == [("title: text", "warning"), ("only", "error")]
+
+
+def test_watch_logs_histograms_of_gradients_and_parameters():
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(2, 1)
+    with sacristan.init() as tracked:
+        tracked.watch(model, log="all", log_freq=2)
+        for _ in range(4):
+            model(torch.ones(1, 2)).sum().backward()
+            tracked.log({"loss": 1.0})
+        tracked.unwatch(model)
+        model(torch.ones(1, 2)).sum().backward()
+        with pytest.raises(ValueError, match="got log='both'"):
+            tracked.watch(model, log="both")
+    names = [(medium.name, medium.step) for medium in recorded().media]
+    assert sorted(names) == sorted(
+        (f"{kind}/{weight}", step)
+        for kind in ("gradients", "parameters")
+        for weight in ("weight", "bias")
+        for step in (1, 3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("login", "nothing has to be logged in to"), ("plot", "log a sacristan.Table"), ("Api", "open_store")],
+)
+def test_name_of_wandb_that_is_not_here_says_what_to_use(name, advice):
+    with pytest.raises(AttributeError, match=advice):
+        getattr(sacristan, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'nonsense'$"):
+        sacristan.nonsense  # noqa: B018
+
+
+def test_run_says_what_it_has_not():
+    tracked = sacristan.init(mode="disabled")
+    with pytest.raises(AttributeError, match="the sources of a run are recorded by themselves"):
+        tracked.log_code()
+    with pytest.raises(AttributeError, match="a run has no 'foo'; it has alert, "):
+        tracked.foo  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["log", "define_metric"])
+def test_function_without_a_run_says_to_start_one(name):
+    with pytest.raises(ConfigError, match=rf"sacristan\.{name}: there is no run; start one first"):
+        getattr(sacristan, name)({"loss": 1})
+    with pytest.raises(ConfigError, match=r"sacristan\.config: there is no run"):
+        sacristan.config.lr  # noqa: B018
+    assert sacristan.finish() is None
+
+
+def test_runs_one_after_another_have_their_own_points():
+    for seed in range(3):
+        tracked = sacristan.init(config={"seed": seed}, reinit=True)
+        tracked.log({"loss": float(seed)})
+    tracked.finish()
+    tracked.finish()
+    for seed in range(3):
+        found = recorded(seed + 1)
+        assert (found.status, found.config, curve(found, "loss")) == ("COMPLETED", {"seed": seed}, ([0], [float(seed)]))
+
+
+def test_second_init_returns_the_run_that_has_not_ended(caplog):
+    first = sacristan.init()
+    assert sacristan.init() is first
+    assert "has not ended, and is returned" in caplog.text
+
+
+def test_log_after_the_end_warns_once(caplog):
+    tracked = sacristan.init()
+    tracked.finish(exit_code=3)
+    for _ in range(2):
+        tracked.log({"loss": 1.0})
+    assert [record.getMessage() for record in caplog.records if "log:" in record.getMessage()] == [
+        "log: the run has ended; what is logged from here on is lost"
+    ]
+    assert recorded().status == "FAILED"
+
+
+@pytest.mark.parametrize("way", ["argument", "variable", "rank"])
+def test_disabled_run_takes_everything_and_records_nothing(way, monkeypatch, tmp_path):
+    if way == "variable":
+        monkeypatch.setenv("SACRISTAN_MODE", "disabled")
+    if way == "rank":
+        for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("MASTER_PORT", "1")
+    with sacristan.init(config={"lr": 1}, mode="disabled" if way == "argument" else None) as tracked:
+        tracked.log({"loss": 1.0})
+        tracked.config.update({"more": 2})
+        tracked.alert("no")
+        tracked.log_artifact(sacristan.Artifact("a"))
+        tracked.save("*")
+        assert (tracked.disabled, tracked.folder, tracked.summary["loss"]) == (True, None, 1.0)
+        assert dict(tracked.config) == {"lr": 1, "more": 2}
+    assert not (tmp_path / "my_runs").exists()
+
+
+def test_unknown_mode_is_rejected():
+    with pytest.raises(ConfigError, match="got mode='quiet', expected one of online"):
+        sacristan.init(mode="quiet")
+
+
+def test_store_of_the_environment_is_used(monkeypatch, tmp_path):
+    monkeypatch.setenv("SACRISTAN_STORE", str(tmp_path / "elsewhere"))
+    sacristan.init().finish()
+    assert recorded(folder=tmp_path / "elsewhere").status == "COMPLETED"
+
+
+def test_threads_log_into_one_run():
+    with sacristan.init() as tracked:
+        threads = [threading.Thread(target=lambda: [tracked.log({"a": 1}) for _ in range(100)]) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(curve(recorded(), "a")[0]) == list(range(300))
+
+
+def test_record_of_an_id_is_continued():
+    for loss in (2.0, 1.0):
+        with sacristan.init(id="mine", resume="allow") as tracked:
+            assert tracked.id == "mine"
+            tracked.log({"loss": loss})
+    assert curve(recorded(), "loss") == ([0, 1], [2.0, 1.0])
+    with pytest.raises(ConfigError, match="is a run of the id 'mine' already"):
+        sacristan.init(id="mine", resume="never")
+    with pytest.raises(ConfigError, match="has no run of the id 'other'"):
+        sacristan.init(id="other", resume="must")
+    with pytest.raises(ConfigError, match="got resume='allow' without an id"):
+        sacristan.init(resume="allow")
+    with pytest.raises(ConfigError, match="got resume='maybe'"):
+        sacristan.init(resume="maybe")
+
+
+def test_auto_continues_the_unfinished_run_of_the_same_settings_and_name():
+    def interrupted(**options):
+        tracked = sacristan.init(resume="auto", **options)
+        tracked.log({"loss": 1.0})
+        number = int(tracked.folder.name)
+        tracked._end(KeyboardInterrupt())
+        return number
+
+    assert interrupted(config={"lr": 1}) == 1
+    assert interrupted(config={"lr": 2}) == 2
+    assert interrupted(config={"lr": 1}) == 1
+    assert interrupted(config={"lr": 1}, name="named") == 3
+    assert interrupted(config={"lr": 1}, name="named") == 3
+    sacristan.init(config={"lr": 2}, resume="auto").finish()
+    assert interrupted(config={"lr": 2}) == 4
+
+
+SCRIPT = """
+import os, signal, sys
+import sacristan
+
+run = sacristan.init(config={"lr": 0.1}, name="one")
+for step in range(50):
+    run.log({"loss": 1 / (step + 1)})
+run.log({"last": 1}, commit=False)
+"""
+ENDS = {
+    "ends": ("", 0, "COMPLETED"),
+    "raises": ("1 / 0", 1, "FAILED"),
+    "raises within with": ("with run: 1 / 0", 1, "FAILED"),
+    "exits with a code": ("sys.exit(3)", 3, "FAILED"),
+    "is interrupted": ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, "INTERRUPTED"),
+    "is terminated": ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "INTERRUPTED"),
+    "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "DEAD"),
+    "forks": (
+        "pid = os.fork()\nif pid == 0:\n    run.log({'child': 1}, step=60); os._exit(0)\nos.waitpid(pid, 0)", 0,
+        "COMPLETED",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_record_says_how_the_script_ended_and_has_every_point(tmp_path, end):
+    code, exit_code, status = ENDS[end]
+    (tmp_path / "train.py").write_text(SCRIPT + code)
+    done = run([sys.executable, "train.py"], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == exit_code, done.stderr
+    found = recorded()
+    assert (found.status, found.name, found.display_name) == (status, "train", "one")
+    assert (len(found.metric("loss")), curve(found, "last")) == (50, ([50], [1.0]))
+    if "raises" in end:
+        assert "ZeroDivisionError" in "".join(found["fail_trace"])
+    if end == "forks":
+        assert curve(found, "child") == ([60], [1.0])
