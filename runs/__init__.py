@@ -102,11 +102,12 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.reproducing import Reproduction, reproduce
     from sacristan.runs.rerun.resuming import fork, resume
     from sacristan.runs.rerun.verdict import Tolerance, Verdict
-    from sacristan.runs.stores.changes import Copied, Removed
+    from sacristan.runs.stores.changes import Removed
     from sacristan.runs.stores.content import Content, Medium
     from sacristan.runs.stores.opening import open_store
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
+    from sacristan.runs.stores.whole_runs import Copied
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
     from sacristan.runs.transfer.fetching import Fetched, fetch
@@ -126,7 +127,8 @@ else:
         "sacristan.runs.rerun.reproducing": "Reproduction reproduce",
         "sacristan.runs.rerun.resuming": "fork resume",
         "sacristan.runs.rerun.verdict": "Tolerance Verdict",
-        "sacristan.runs.stores.changes": "Copied Removed",
+        "sacristan.runs.stores.changes": "Removed",
+        "sacristan.runs.stores.whole_runs": "Copied",
         "sacristan.runs.stores.content": "Content Medium",
         "sacristan.runs.stores.opening": "open_store",
         "sacristan.runs.stores.run": "Run",

@@ -180,7 +180,7 @@ class _Search:
 
     def _find(self, document: Mapping[str, Any], sort: str | None = None, limit: int | None = None) -> list[Run]:
         question = Question.of(document, sort, limit, _COLUMNS)  # no run may have been started from a state
-        return [run.listed() for run in self.store.backend.find(question)]
+        return [run.listed() for run in self.store.answer(question)]
 
     def add_ancestors(self) -> None:
         for parent, child in Ancestry([self.run]).of(self.run):

@@ -16,7 +16,8 @@ from sacristan.runs.errors import FilterError
 from sacristan.runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
 from sacristan.runs.query.names import RUN_FIELDS, TIMES, id_of
 from sacristan.runs.query.times import time_of
-from sacristan.runs.stores.run import PARTS, Run
+from sacristan.runs.stores.contract import PARTS
+from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
     import pandas

@@ -19,6 +19,7 @@ __all__ = [
     "seconds_of",
     "time_of",
     "time_text",
+    "to_the_millisecond",
     "without_zone",
 ]
 
@@ -63,11 +64,11 @@ def time_text(value: Any) -> str | None:
 
     The texts sort by time. None if the value is no time.
     """
-    time = _to_the_millisecond(time_of(value))
+    time = to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()
 
 
-def _to_the_millisecond(time: datetime | None) -> datetime | None:
+def to_the_millisecond(time: datetime | None) -> datetime | None:
     """Return a time with MongoDB's precision, which every store compares by."""
     return None if time is None else time.replace(microsecond=time.microsecond // 1000 * 1000)
 
@@ -94,6 +95,6 @@ def duration_s(run: Mapping[str, Any], last: datetime | None = None) -> float | 
     It lasted from the start, or else the queue time, to the end, or else `last` or the heartbeat. None if one is
     missing or they are out of order.
     """
-    start = _to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
-    stop = _to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))
+    start = to_the_millisecond(time_of(run.get("start_time") or run.get("queue_time")))
+    stop = to_the_millisecond(time_of(run.get("stop_time")) or last or time_of(run.get("heartbeat")))
     return (stop - start).total_seconds() if start is not None and stop is not None and stop >= start else None

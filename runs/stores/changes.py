@@ -9,13 +9,13 @@ import tempfile
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.stores.run import Run
 
-__all__ = ["GRACE_S", "Copied", "Discarded", "Removed", "StagedRun", "explaining_failure", "staging_folder"]
+__all__ = ["GRACE_S", "Added", "Discarded", "Removed", "StagedRun", "explaining_failure", "staging_folder"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,17 +34,10 @@ class StagedRun:
     left_out: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class Copied:
-    """A run that was copied or imported.
+class Added(NamedTuple):
+    """Result of adding a staged run: its id, whether the store lacked it before, and `Copied.left_out`."""
 
-    Attributes:
-        run: The run in the store that received it.
-        is_new: Whether the store lacked it before; an existing run stays unchanged.
-        left_out: A sentence for each part of the run that could not be copied.
-    """
-
-    run: Run
+    id: str
     is_new: bool
     left_out: tuple[str, ...] = ()
 

@@ -11,7 +11,7 @@ from sacristan.runs.query.filters import Question, holds
 from sacristan.runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
 from sacristan.runs.query.patterns import is_found
 from sacristan.runs.query.texts import STATUS_STYLES, list_text
-from sacristan.runs.stores.backend import Backend
+from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.run import COPYING, REMOVING, Run
 
 __all__ = ["FieldNames", "require_searchable"]
@@ -88,7 +88,7 @@ class FieldNames:
 
     def _has_lists(self, name: str) -> bool:
         found = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
-        return any(isinstance(run.get(name), list) for run in found)
+        return any(isinstance(row.values.get(name), list) for row in found)
 
     def _check_status(self, leaf: Condition) -> None:
         """Reject a status that neither this program nor any run has, such as `failed`."""
@@ -108,8 +108,8 @@ class FieldNames:
         """Reject the exclusion of an id that no run has."""
         asked = leaf.value if leaf.operator == "in" else [leaf.value] if leaf.operator == "==" else []
         if leaf.name == "_id":
-            found = self._backend.by_id({str(id) for id in asked}) if asked else {}
-            unknown = [id for id in asked if id is not None and str(id) not in found]
+            found = self._backend.get({str(id) for id in asked}) if asked else {}
+            unknown = [id for id in asked if id is not None and (str(id) not in found or found[str(id)].id != str(id))]
         else:
             unknown = [id for id in asked if id is not None and self._is_of_none(Condition("uid", "==", id))]
         if unknown and self._has_runs():

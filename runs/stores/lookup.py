@@ -1,48 +1,76 @@
-"""Lookup of runs by the keys that people type: an id, a uid or its beginning, or `latest`."""
+"""Lookup of runs by the keys that people type: an id, a uid or its beginning, or `latest`; and a watch for new ones."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from sacristan.runs.errors import RunNotFoundError
-from sacristan.runs.stores.backend import Backend
+from sacristan.runs.query.filters import Question
+from sacristan.runs.stores.record import RunStore
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.watching import NEWEST_FIRST
 
-__all__ = ["find_run", "find_runs"]
+__all__ = ["NEWEST_FIRST", "find_run", "find_runs", "runs_by", "watch_runs"]
 
 
-def find_run(backend: Backend, key: str | int) -> Run:
+NEWEST_FIRST = "-start_time"
+# What makes a run a changed one, and the number of newest runs that are watched.
+_WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")
+_MAX_WATCHED = 200
+
+
+def runs_by(store: RunStore, keys: Iterable[str]) -> dict[str, Run]:
+    """Return runs by their ids or whole uids; unknown ones are left out."""
+    return {key: Run(store, row.id, row.values, row.key) for key, row in store.backend.get(keys).items()}
+
+
+def find_run(store: RunStore, key: str | int) -> Run:
     """Return the run that a user's key means; see `Store.get`."""
-    text = str(key).strip()
+    text, where = str(key).strip(), store.where
     if text == "latest":
-        newest = backend.store.find(sort=NEWEST_FIRST, limit=1)
+        newest: list[Run] = store.find(sort=NEWEST_FIRST, limit=1)
         if not newest:
-            raise RunNotFoundError(f"there is no run in {backend.where} yet")
+            raise RunNotFoundError(f"there is no run in {where} yet")
         return newest[0]
-    run = backend.by_id([text]).get(text)
+    run = runs_by(store, [text]).get(text)
     if run is not None:
         return run
-    matches = _by_uid(backend, text) if text else []
+    matches = _by_uid(store, text) if text else []
     if len(matches) > 1:
         ids = ", ".join(f"{run.id} ({run.uid})" for run in matches[:5])
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
     if not matches:
         id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
-        listing = ["sacristan", "ls", *([] if backend.where == "my_runs" else ["--store", backend.where])]
-        hint = f"did you mean {id}?" if backend.by_id([id]) else f"list them with: {shlex.join(listing)}"
-        raise RunNotFoundError(f"there is no run {text!r} in {backend.where}; {hint}")
+        listing = ["sacristan", "ls", *([] if where == "my_runs" else ["--store", where])]
+        hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {shlex.join(listing)}"
+        raise RunNotFoundError(f"there is no run {text!r} in {where}; {hint}")
     return matches[0]
 
 
-def _by_uid(backend: Backend, beginning: str) -> list[Run]:
+def _by_uid(store: RunStore, beginning: str) -> list[Run]:
     """Return up to six runs whose uids have a beginning, by a range: `g` sorts after any hexadecimal digit."""
-    return backend.store.find([("uid", ">=", beginning), ("uid", "<", f"{beginning}g")], NEWEST_FIRST, limit=6)
+    return store.find([("uid", ">=", beginning), ("uid", "<", f"{beginning}g")], NEWEST_FIRST, limit=6)
 
 
-def find_runs(backend: Backend, keys: Iterable[str | int]) -> list[Run]:
+def find_runs(store: RunStore, keys: Iterable[str | int]) -> list[Run]:
     """Return several runs, each once, in the order of their keys; see `Store.get_all`."""
     texts = list(dict.fromkeys(str(key).strip() for key in keys))
-    known = backend.by_id([text for text in texts if text != "latest"])
-    return list(dict.fromkeys(known.get(text) or find_run(backend, text) for text in texts))
+    known = runs_by(store, [text for text in texts if text != "latest"])
+    return list(dict.fromkeys(known.get(text) or find_run(store, text) for text in texts))
+
+
+def watch_runs(store: RunStore, filter: Any, interval_s: float) -> Iterator[Run]:
+    """Yield every run that is new or has changed, for ever, checking every `interval_s`; see `Store.watch`."""
+    runs = store.find(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
+    question = Question.of(filter, NEWEST_FIRST, _MAX_WATCHED, _WATCHED)
+    seen: dict[str, tuple[Any, ...]] = {}
+    while True:
+        for run in reversed(runs):
+            state = tuple(run[name] for name in _WATCHED)
+            if seen.get(run.id) != state:
+                seen[run.id] = state
+                yield run
+        time.sleep(interval_s)
+        runs = store.answer(question)

@@ -9,34 +9,36 @@ from typing import Any
 from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.stores.authors import MOST_CHANGES, entry_of, with_changes
-from sacristan.runs.stores.backend import Backend
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.record import RunStore
+from sacristan.runs.stores.run import Run, notes_in
 
 __all__ = ["MOST_LETTERS", "Change", "Notes", "check_tags", "one_line"]
 
 # Characters of a display name.
 MOST_LETTERS = 200
-# A function that returns new values of what is noted on a run, by name.
-Change = Callable[[Run], Mapping[str, Any]]
+# Returns new values of notes by name, given the present ones.
+Change = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Notes:
     """The notes on the runs of a store, each change signed by its author; `runs.Store` documents them."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
 
     def tag(self, run: Run, add: Iterable[str], remove: Iterable[str]) -> Run:
         """See `Store.tag`."""
         add, remove = list(add), set(remove)
         check_tags(add)
-        return self._change(run, lambda now: {"tags": {tag: True for tag in (*now.tags, *add) if tag not in remove}})
+        return self._change(
+            run, lambda now: {"tags": {tag: True for tag in (*sorted(now["tags"]), *add) if tag not in remove}}
+        )
 
     def write(self, run: Run, text: str, was: str | None) -> Run:
         """See `Store.write_note`."""
 
-        def written(now: Run) -> Mapping[str, Any]:
-            if was is not None and now.note != was:
+        def written(now: Mapping[str, Any]) -> Mapping[str, Any]:
+            if was is not None and now["note"] != was:
                 raise ChangedError(f"the note of run {run.id} has changed; read it, and combine both")
             return {"note": text}
 
@@ -46,31 +48,37 @@ class Notes:
         """See `Store.rename`."""
         name = one_line(name)
 
-        def renamed(now: Run) -> Mapping[str, Any]:
-            if was is not None and now.display_name != was:
-                raise ChangedError(f"run {run.id} has been named {now.display_name!r} meanwhile; rename it again")
+        def renamed(now: Mapping[str, Any]) -> Mapping[str, Any]:
+            present = now.get("display_name", "")
+            if was is not None and present != was:
+                raise ChangedError(f"run {run.id} has been named {present!r} meanwhile; rename it again")
             return {"display_name": name}
 
         return self._change(run, renamed)
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """See `Store.note_reproduction`."""
-        return self._change(run, lambda now: {"reproductions": [*now.reproductions, dict(entry)]})
+        return self._change(run, lambda now: {"reproductions": [*now.get("reproductions", ()), dict(entry)]})
 
     def _change(self, run: Run, change: Change) -> Run:
         """Change the notes on a run as it is now; return it with them."""
-        store = self._backend.store
 
-        def signed(now: Run) -> Mapping[str, Any]:
-            return with_changes(now.changes, now.notes(), change(now), store.author)
+        def signed(document: Any) -> Mapping[str, Any]:
+            now = notes_in(document or {})
+            return {**now, **with_changes(now.get("changes", ()), now, change(now), self._store.author)}
 
-        self._backend.change_notes(store.get(run.id), signed)
-        return store.get(run.id)
+        self._store.backend.documents.change("notes", "", signed, self._store.get(run.id).key)
+        changed: Run = self._store.get(run.id)
+        return changed
 
-    def signing(self, what: str) -> Change:
-        """Return a change of the notes that records who did something, such as `moved to the trash`, to a run."""
-        author = self._backend.store.author
-        return lambda now: {"changes": [*now.changes, entry_of(author, what)][-MOST_CHANGES:]}
+    def sign(self, key: Any, what: str) -> None:
+        """Record who did something, such as `moved to the trash`, to the run that the store calls `key`."""
+
+        def signed(document: Any) -> Mapping[str, Any]:
+            now = notes_in(document or {})
+            return {**now, "changes": [*now.get("changes", ()), entry_of(self._store.author, what)][-MOST_CHANGES:]}
+
+        self._store.backend.documents.change("notes", "", signed, key)
 
 
 def one_line(name: str) -> str:

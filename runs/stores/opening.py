@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sacristan.observers.record.redaction import hide_user
 from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.store import Store
 
 __all__ = ["open_store"]
 
-_SCHEMES = ("mongodb://", "mongodb+srv://")
+_GROUP = "sacristan.stores"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
 def open_store(where: str | Path | None = None, *, create: bool = False, is_read_only: bool = False) -> Store:
@@ -22,7 +25,8 @@ def open_store(where: str | Path | None = None, *, create: bool = False, is_read
         where: A folder, or a `mongodb://` or `mongodb+srv://` URL with the database's name (`sacred` if it has none);
             by default the environment variable `SACRISTAN_STORE`, else `my_runs`. The prefix of the collections' names,
             as in `MongoObserver(collection_prefix="lab")`, follows a `#`: `mongodb://host/database#lab`; so does the
-            name in `collection="lab"`.
+            name in `collection="lab"`. URLs of other schemes are opened by packages that add stores of their own; see
+            `sacristan.runs.stores.contract`.
         create: Whether to create a missing folder, to copy or import runs into. A database needs no creating.
         is_read_only: Whether questions write nothing into the folder, not even its index, which then lies in the user's
             cache. Questions never write into a database.
@@ -39,19 +43,43 @@ def open_store(where: str | Path | None = None, *, create: bool = False, is_read
                 print(run.id, run["optimizer.lr"], run["val/accuracy.max"])
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
-    if where.startswith(_SCHEMES):
-        from sacristan.runs.stores.mongo.backend import MongoBackend
-
-        url, _, prefix = where.partition("#")
-        return Store(MongoBackend(url, prefix))
-    if not where:
-        raise StoreError("got the store '', expected a folder or a mongodb:// URL")
+    scheme = _SCHEME.match(where)
     # A mistyped URL may hold a password.
-    if "://" in where or (re.search(":.*@", where) and not Path(where).exists()):
-        raise StoreError(f"got the store {hide_user(where)!r}, expected a folder or a mongodb:// URL")
+    if scheme is None and (not where or "://" in where or (re.search(":.*@", where) and not Path(where).exists())):
+        raise _unknown(where, ())
+    open_backend = _open_folder if scheme is None else _opener(scheme[1], where)
+    return Store(open_backend(where, create=create, is_read_only=is_read_only), open_store)
+
+
+def _opener(scheme: str, where: str) -> Callable[..., Backend]:
+    """Return the function that opens URLs of a scheme: one of ours, or an entry point of another package."""
+    if scheme in ("mongodb", "mongodb+srv"):
+        return _open_database
+    from importlib.metadata import entry_points
+
+    points = {point.name: point for point in entry_points(group=_GROUP)}
+    if scheme not in points:
+        raise _unknown(where, sorted(points))
+    opener: Callable[..., Backend] = points[scheme].load()
+    return opener
+
+
+def _unknown(where: str, others: Sequence[str]) -> StoreError:
+    expected = ", ".join([*(f"{name}://" for name in ("mongodb", *others))])
+    return StoreError(f"got the store {hide_user(where)!r}, expected a folder or a {expected} URL")
+
+
+def _open_database(url: str, *, create: bool, is_read_only: bool) -> Backend:
+    from sacristan.runs.stores.mongo.backend import MongoBackend
+
+    url, _, prefix = url.partition("#")
+    return MongoBackend(url, prefix)
+
+
+def _open_folder(where: str, *, create: bool, is_read_only: bool) -> Backend:
     from sacristan.runs.stores.folders.backend import FolderBackend
 
     if create:
         with naming_os_errors(f"{where} cannot be made"):
             Path(where).mkdir(parents=True, exist_ok=True)
-    return Store(FolderBackend(where, is_read_only=is_read_only))
+    return FolderBackend(where, is_read_only=is_read_only)

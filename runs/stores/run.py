@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import abc
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any
 
 from sacristan.configs import Map
 from sacristan.configs.nearest import word_suggestion
@@ -18,15 +16,15 @@ from sacristan.runs.query.flattening import entry_at, mappings_in
 from sacristan.runs.query.names import full_name, is_own, unquoted
 from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
 from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.record_reader import PARTS, RecordReader
+from sacristan.runs.stores.contract import PARTS
+from sacristan.runs.stores.record import RunRecord
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sacristan.observers.record.points.points import Series
-    from sacristan.runs.stores.authors import Author
 
-__all__ = ["COPYING", "HELD", "PARTS", "REMOVING", "STEPS", "Run", "RunStore", "curves_in"]
+__all__ = ["COPYING", "HELD", "REMOVING", "STEPS", "Run", "curves_in", "notes_in"]
 
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
@@ -53,34 +51,21 @@ def _curve_in(info: Mapping[str, Any], name: str) -> Series | None:
     return series_of({"values": values, "steps": steps}, None) if _is_curve(values, steps) else None
 
 
-class RunStore(Protocol):
-    """The methods of `sacristan.runs.stores.store.Store` that runs and backends call; `Store` itself imports both."""
-
-    where: str
-    on_progress: Callable[[str, int, int], None] | None
-    max_age_s: float
-    author: Author
-
-    def find(
-        self,
-        filter: Any = None,
-        sort: str | None = None,
-        limit: int | None = None,
-        columns: Sequence[str] | None = None,
-    ) -> list[Run]: ...
-
-    def get(self, key: str | int) -> Run: ...
-
-    def check_field(self, name: str) -> None: ...
-
-    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None: ...
-
-    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]: ...
-
-    def tell(self, task: str, done: int, total: int) -> None: ...
+def notes_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the notes in a document, which may hold anything, in the form of `Run.notes`."""
+    tags, name = document.get("tags"), document.get("display_name")
+    notes = {
+        "tags": dict.fromkeys(sorted(tags) if isinstance(tags, dict) else (), True),
+        "note": str(document.get("note") or ""),
+    }
+    optional = {
+        "display_name": name if isinstance(name, str) else "",
+        **{each: mappings_in(document.get(each)) for each in ("reproductions", "changes")},
+    }
+    return notes | {each: value for each, value in optional.items() if value}
 
 
-class Run(RecordReader):
+class Run(RunRecord):
     """A past run. Nothing is loaded before you ask for it, and nothing that is read is ever executed.
 
     `run["optimizer.lr"]` is any field by its name (`sacristan.runs.query.names`), None if the run lacks it. A setting
@@ -102,65 +87,13 @@ class Run(RecordReader):
             source = run.sources["exp.py"].read().decode()
     """
 
-    folder: Path | None = None
-    problem: str | None = None
-    is_listed = False  # shown among others, which its damaged parts must not hide
-
-    def __init__(self, store: RunStore, id: str, row: Mapping[str, Any] | None = None) -> None:
-        self.store = store
-        self.id = id
-        self._row = dict(row or {})  # known fields by full name
-        self._parts: dict[str, dict[str, Any]] = {}  # that have been read
-
-    def __repr__(self) -> str:
-        return f"Run({self.id!r}, {self.store.where!r})"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Run) and (self.store.where, self.id) == (other.store.where, other.id)
-
-    def __hash__(self) -> int:
-        return hash((self.store.where, self.id))
-
     def _repr_html_(self) -> str:
         """Return the run as notebooks show it: head, curves, config and summary."""
         from sacristan.runs.drawing.notebook_html import run_form
 
         return run_form(self)
 
-    @abc.abstractmethod
-    def original(self) -> Run | None:
-        """Return the run in the folder that it was recorded in, which has its states.
-
-        Returns:
-            The run; None if that folder is not on this machine, or holds another run.
-        """
-
     # ------------------------------------------------------------------ fields
-
-    def listed(self) -> Self:
-        """Return a copy to show among others: damaged parts of its record are missing, and `problem` says why."""
-        copied = object.__new__(type(self))
-        copied.__dict__.update(self.__dict__, is_listed=True, _parts=dict(self._parts))
-        return copied
-
-    def _read_part(self, name: str) -> dict[str, Any]:
-        """Return one of `PARTS`, which is read once."""
-        if name not in self._parts:
-            self._parts[name] = self._readable(lambda: self._part(name))
-        return self._parts[name]
-
-    def _readable(self, read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Return a part of the record; if it is damaged and the run is listed, an empty one."""
-        try:
-            return read()
-        except StoreAwayError:
-            raise
-        except StoreError as error:
-            if not self.is_listed:
-                raise
-            self._check_is_there()
-            self.problem = self.problem or str(error)
-            return {}
 
     def __getitem__(self, name: str) -> Any:
         """Return a field.
@@ -199,17 +132,13 @@ class Run(RecordReader):
             metric, _, statistic = rest.rpartition(".")
             return self.summary.get(metric, {}).get(statistic)
         if part not in PARTS:
-            return entry_at(self._readable(lambda: self.document), name)
+            return entry_at(self.readable(lambda: self.document), name)
         return entry_at(self._read_part(part), rest)
 
     def _duration(self) -> float | None:
         status = self.status
         lease = self.lease if status in ("DEAD", "RUNNING") else None
         return duration_s({field: self.get(field) for field in DURATION_FIELDS}, last_sign(status, lease))
-
-    def hold(self, fields: Mapping[str, Any]) -> None:
-        """Remember the values of `fields`, by full name, so that reading them costs nothing."""
-        self._row |= fields
 
     def may_have(self, name: str) -> bool:
         """Tell whether the run may have the field of a full name: it has it, or the field was not fetched."""
@@ -227,7 +156,7 @@ class Run(RecordReader):
     @property
     def status(self) -> str:
         """COMPLETED, FAILED, INTERRUPTED, PRUNED, RUNNING, QUEUED, HELD, ...; RUNNING without a process is DEAD."""
-        return str(self._row.get("status") or self._true_status())
+        return str(self._row.get("status") or self._ask("status"))
 
     @property
     def uid(self) -> str | None:
@@ -340,24 +269,35 @@ class Run(RecordReader):
     @property
     def logged_metrics(self) -> list[str]:
         """Names of the metrics that it logged."""
-        return sorted(self._readable(lambda: dict.fromkeys(self._metric_names())))
+        if "metrics" in self._row:
+            return sorted(self._row["metrics"])
+        return sorted(self.readable(lambda: dict.fromkeys(self._ask("metrics"))))
 
-    @functools.cached_property
+    @property
     def curves_in_info(self) -> list[str]:
         """Names of the curves that it kept in `info`; see `STEPS`."""
+        if "curves" not in self._row:
+            self._row["curves"] = self._find_curves()
+        curves: list[str] = self._row["curves"]
+        return curves
+
+    def _find_curves(self) -> list[str]:
         try:
-            return curves_in(self._part("info"))
+            info = self._parts.get("info") or self._ask("info")
         except StoreAwayError:
             raise
         except StoreError:  # a damaged info does not hide the metrics that it logged
             return []
-
-    def _info_entries(self, *names: str) -> Mapping[str, Any]:
-        """Return some entries of `info`; the others may be many, and are not kept in memory."""
-        return self._readable(lambda: self._part("info"))
+        if self.folder is None:  # to ask again would be a query; a file may be too large to keep those of many runs
+            self._parts["info"] = info
+        return curves_in(info)
 
     def _curve_in_info(self, name: str) -> Series | None:
-        return _curve_in(self._info_entries(name, f"{name}{STEPS}"), name)
+        names = (name, f"{name}{STEPS}")
+        return _curve_in(self._parts.get("info") or self.readable(lambda: self._ask("info", names)), name)
+
+    def _logged_series(self, name: str) -> Series | None:
+        return next((series for _, series in self.store.backend.series([self], name)), None)
 
     def metric(self, name: str, num_points: int | None = None) -> Series:
         """Return the points of a metric.
@@ -370,7 +310,7 @@ class Run(RecordReader):
             StoreError: If there is no such metric.
         """
         names = dict.fromkeys((name, unquoted(name)))
-        reads = ((read, each) for read in (self._series, self._curve_in_info) for each in names)
+        reads = ((read, each) for read in (self._logged_series, self._curve_in_info) for each in names)
         series = next((found for read, each in reads if (found := read(each)) is not None), None)
         if series is None:
             hint = word_suggestion(name, self.metrics)
@@ -423,10 +363,7 @@ class Run(RecordReader):
 
     @property
     def checkpoints(self) -> dict[str, Content]:
-        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`.
-
-        A database without copies of them reads them from the run's folder, if that is on this machine.
-        """
+        """Checkpoints that the run keeps, by their path in its folder, such as `checkpoints/best.pt`; see `stored`."""
         return self._by_name("checkpoints")
 
     def _by_name(self, kind: str) -> dict[str, Content]:
@@ -467,10 +404,7 @@ class Run(RecordReader):
 
     def notes(self) -> dict[str, Any]:
         """Return everything that was noted after its end: tags, note, and, if there are any, name and so on."""
-        named = ("display_name", "reproductions", "changes")
-        optional = {name: getattr(self, name) for name in named}
-        notes = {"tags": dict.fromkeys(self.tags, True), "note": self.note}
-        return {**notes, **{name: value for name, value in optional.items() if value}}
+        return notes_in(self.document)
 
     @property
     def alerts(self) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sacristan.runs.errors import ChangedError, FilterError
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores.backend import Backend
+    from sacristan.runs.stores.contract import Documents
 
 __all__ = ["SavedView", "SavedViews"]
 
@@ -58,12 +58,16 @@ class SavedViews:
     Every method raises StoreError if the folder or the database cannot be read or written.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
 
     def visible(self, user: str) -> list[SavedView]:
         """Return the shared views and those of a user, by name."""
-        found = [view for view in map(SavedView.of, self._backend.views()) if view and view.owner in ("", user)]
+        found = [
+            view
+            for view in map(SavedView.of, self._documents.read("views").values())
+            if view and view.owner in ("", user)
+        ]
         return sorted(found, key=lambda view: (view.name.casefold(), view.owner))[:_MAX_VIEWS]
 
     def default(self, user: str) -> SavedView | None:
@@ -80,11 +84,18 @@ class SavedViews:
             raise FilterError(f"got the name {view.name[:100]!r}, expected 1 to {_MAX_NAME} printable characters")
         if len(view.query) > _MAX_QUERY:
             raise FilterError(f"got a view of {len(view.query)} characters, expected {_MAX_QUERY} at most")
-        self._backend.write_view(view.key, dataclasses.asdict(view), lambda now: _check(view, now, seen))
+        self._write(view, dataclasses.asdict(view), seen)
 
     def remove(self, view: SavedView) -> None:
         """Remove a view; ChangedError means that it has changed since it was read, and stays."""
-        self._backend.write_view(view.key, None, lambda now: _check(view, now, view.version))
+        self._write(view, None, view.version)
+
+    def _write(self, view: SavedView, document: dict[str, Any] | None, seen: str) -> None:
+        def written(now: Any) -> dict[str, Any] | None:
+            _check(view, now, seen)
+            return document
+
+        self._documents.change("views", view.key, written)
 
 
 def _check(view: SavedView, now: Any, seen: str) -> None:

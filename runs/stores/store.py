@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from sacristan.runs.drawing.markup import escape
-from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs.errors import FilterError, StoreAwayError, StoreError
 from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.query.names import COMMON_FIELDS
 from sacristan.runs.stores.authors import Author
-from sacristan.runs.stores.backend import Backend
-from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun, explaining_failure
+from sacristan.runs.stores.changes import Discarded, Removed, StagedRun, staging_folder
+from sacristan.runs.stores.contract import Backend, RunRow
 from sacristan.runs.stores.field_names import FieldNames, require_searchable
-from sacristan.runs.stores.lookup import find_run, find_runs
+from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
+from sacristan.runs.stores.messages import Messages
 from sacristan.runs.stores.notes import Notes
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.run_list import RunList
 from sacristan.runs.stores.saved_views import SavedViews
-from sacristan.runs.stores.trash import Trash
-from sacristan.runs.stores.watching import NEWEST_FIRST, watch_runs
+from sacristan.runs.stores.whole_runs import Copied, WholeRuns
 
 if TYPE_CHECKING:
     import pandas
@@ -46,11 +46,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     Args:
         backend: The folder or the database; `open_store` chooses it.
+        open_folder: Opens the folder that a run of a database was recorded in.
 
     Attributes:
         where: The folder, or the URL without credentials.
         backend: The folder or the database, with operations that users do not need.
         views: Named views, which the board shows.
+        messages: Who sends which message about a run.
         on_progress: Called now and then during long work with the task, the amount done and the total.
         author: Who changes runs, which they keep; by default the user of this process.
         max_age_s: Age in seconds that answers may have about runs that have ended; 0 for none. Checking a folder of
@@ -64,24 +66,23 @@ class Store(contextlib.AbstractContextManager["Store"]):
             print(store.frame("tags.baseline=True", columns=["optimizer.lr", "result"]))
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, open_folder: Callable[[Path], Store] | None = None) -> None:
         self.backend = backend
         self.where = backend.where
-        self.on_progress: Callable[[str, int, int], None] | None = None
         self.author = Author.of_process()
-        self.max_age_s = 0.0
-        self.views = SavedViews(backend)
-        self._notes = Notes(backend)
-        self._trash = Trash(backend, self._notes)
+        self.views = SavedViews(backend.documents)
+        self.messages = Messages(backend.documents)
+        self._open_folder = open_folder
+        self._notes = Notes(self)
+        self._whole_runs = WholeRuns(self, self._notes)
         self._names = FieldNames(backend)
-        backend.store = self
 
     def __repr__(self) -> str:
         return f"Store({self.where!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place, for a database with the credentials of its URL; unpickling opens it again."""
-        return Store, (self.backend,), {"max_age_s": self.max_age_s}
+        return Store, (self.backend, self._open_folder), {"max_age_s": self.max_age_s}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return the store itself: deep copies of runs belong to it."""
@@ -93,6 +94,22 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def on_progress(self) -> Callable[[str, int, int], None] | None:
+        return self.backend.on_progress
+
+    @on_progress.setter
+    def on_progress(self, tell: Callable[[str, int, int], None] | None) -> None:
+        self.backend.on_progress = tell
+
+    @property
+    def max_age_s(self) -> float:
+        return self.backend.max_age_s
+
+    @max_age_s.setter
+    def max_age_s(self, seconds: float) -> None:
+        self.backend.max_age_s = seconds
 
     # ------------------------------------------------------------------ finding
 
@@ -146,10 +163,19 @@ class Store(contextlib.AbstractContextManager["Store"]):
         question = Question.of(filter, sort, limit, DEFAULT_COLUMNS if columns is None else columns, offset)
         require_searchable(question.judged)
         fetched = question.columns if question.by in COMMON_FIELDS else (*question.columns, question.by)
-        found = self.backend.find(dataclasses.replace(question, columns=fetched))
+        found = self.answer(dataclasses.replace(question, columns=fetched))
         self._names.check_columns((question.by, *(columns or ())), found)
         self._names.check_filter(question.tree, found)
-        return RunList(found)
+        return found
+
+    def answer(self, question: Question) -> RunList:
+        """Return the runs that match a question, which is parsed already; names that no run has are not rejected."""
+        return RunList(map(self._run, self.backend.find(question)))
+
+    def _run(self, row: RunRow) -> Run:
+        run = Run(self, row.id, row.values, row.key)
+        run.problem = row.problem
+        return run
 
     def latest(self, n: int = 1) -> RunList:
         """Return the `n` runs that started last, newest first."""
@@ -164,7 +190,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RunNotFoundError: If there is no such run, or more than one.
         """
-        return find_run(self.backend, key)
+        return find_run(self, key)
 
     def get_all(self, keys: Iterable[str | int]) -> list[Run]:
         """Return several runs, each once, in the order of their keys.
@@ -175,7 +201,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RunNotFoundError: As `get` does.
         """
-        return find_runs(self.backend, keys)
+        return find_runs(self, keys)
 
     def count(self, filter: Any = None, limit: int | None = None) -> int:
         """Return the number of runs that meet a filter.
@@ -207,7 +233,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: With the first run, as `find` does.
         """
-        return watch_runs(self.backend, filter, interval_s)
+        return watch_runs(self, filter, interval_s)
 
     def frame(
         self,
@@ -300,7 +326,14 @@ class Store(contextlib.AbstractContextManager["Store"]):
             names: Full names of fields; `config`, `info`, `summary` or `provenance` as a whole; `metrics` for the names
                 of the metrics.
         """
-        self.backend.prefetch(runs, names)
+        for wanted in ([name for name in names if name != "metrics"], [name for name in names if name == "metrics"]):
+            lacking = [run for run in runs if not all(map(run.holds, wanted))]
+            for run, values in self.backend.read_ahead(lacking, wanted) if lacking else ():
+                run.hold(values)
+
+    def recorded_in(self, folder: Path) -> Run | None:
+        """Return the run that lies in a folder on this machine; None if no store of folders can be opened."""
+        return None if self._open_folder is None else self._open_folder(folder.parent).get(folder.name)
 
     def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
         """Yield each run with the points of a metric, in the order of the runs.
@@ -312,7 +345,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Yields:
             The run and its points; None where it lacks the metric.
         """
-        return self.backend.each_series(runs, metric)
+        return self.backend.series(runs, metric)
 
     def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
         """Return for each run a value that changes when points of a metric are added, removed or replaced.
@@ -347,7 +380,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
             name: Name of the artifact.
             version: Number of the version.
         """
-        return self.backend.artifact_lineage(name, version)
+        from sacristan.observers.artifacts.store import Lineage
+
+        try:
+            found = self.backend.artifact_versions(name, version)
+        except StoreAwayError:
+            raise
+        except StoreError:
+            found = []
+        return Lineage(found[0].made_by, found[0].used_by) if found else Lineage((), ())
 
     # ------------------------------------------------------------------ notes
 
@@ -420,7 +461,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
         """
-        return self._trash.remove(runs)
+        return self._whole_runs.remove(runs)
 
     def discard(self, runs: Iterable[Run]) -> Removed:
         """Move runs to the trash, where `find` and `get` ignore them; `restore` brings them back until `collect`.
@@ -431,11 +472,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
         """
-        return self._trash.discard(runs)
+        return self._whole_runs.discard(runs)
 
     def trash(self) -> list[Discarded]:
         """Return the runs in the trash, last discarded first."""
-        return self._trash.listed()
+        return self._whole_runs.listed()
 
     def restore(self, key: str | int) -> Run:
         """Bring a run back from the trash, under its id; in a folder, under the next number if its id is taken.
@@ -448,22 +489,22 @@ class Store(contextlib.AbstractContextManager["Store"]):
             RunNotFoundError: If the trash has no such run, or more than one.
             StoreError: If the store cannot be written or has a run with this uid, or another process was faster.
         """
-        return self._trash.restore(key)
+        return self._whole_runs.restore(key)
 
     def collect(self) -> Removed:
         """Delete the trash, leftovers of killed removals, copies and imports, and contents without a run."""
-        return self._trash.collect()
+        return self._whole_runs.collect()
 
     # ------------------------------------------------------------------ adding
 
     @property
     def recording_folder(self) -> Path | None:
         """The folder whose runs belong to this store when a process of this machine records there; None if none."""
-        return self.backend.recording_folder
+        return None if self.backend.folder is None else self.backend.folder.resolve()
 
     def staging(self) -> contextlib.AbstractContextManager[Path]:
         """Return an empty folder, for a `with` block, in which to prepare runs for `add`."""
-        return self.backend.staging()
+        return staging_folder(self.backend.staging_home)
 
     def add(self, staged: StagedRun) -> Copied:
         """Add a run that was prepared in `staging`, unless a run with its uid is there.
@@ -477,8 +518,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             StoreError: If the store cannot be written, or the run is damaged.
         """
-        with explaining_failure(self.where):
-            return self.backend.add(staged)
+        return self._whole_runs.add(staged)
 
     def tell(self, task: str, done: int, total: int) -> None:
         """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""

@@ -14,7 +14,7 @@ import hashlib
 import io
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -22,7 +22,8 @@ from typing import Any, BinaryIO
 from sacristan.observers.record.points.points import Series
 from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.stores.content import Content, Medium
+from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.contract import PARTS
 from sacristan.runs.stores.folders.adding import RELATIONS
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
@@ -96,7 +97,7 @@ def anonymised(
     hidden, left_out = HiddenWords(words.replacements, keep), list[str]()
     with naming_os_errors(f"{output} cannot be written"), staging_beside(output) as folder:
         for number, run in enumerate(runs, 1):
-            staged = stage(AnonymousRun(run, hidden, left_out), folder / "runs", str(number))
+            staged = stage(anonymous_run(run, hidden, left_out), folder / "runs", str(number))
             left_out += [f"run {run.id}: {hidden.text(text)}" for text in staged.left_out]
         with open_store(folder / "runs", create=True) as store:
             copies = tuple(store.get(str(number)) for number in range(1, len(runs) + 1))
@@ -152,68 +153,53 @@ def _write_list(path: Path, runs: Sequence[Run], anonymous: AnonymousRuns) -> Pa
     return path
 
 
-class AnonymousRun(Run):
-    """A run that is read without the words to hide; `left_out` gets a sentence for each part that is left out."""
+class _AnonymousRecord:
+    """The parts of a run without the words to hide, in place of a `Backend`; see there."""
+
+    where = "anonymous"
+    folder = None
 
     def __init__(self, run: Run, hidden: HiddenWords, left_out: list[str]) -> None:
-        store: Any = SimpleNamespace(where="anonymous", check_field=lambda name: None, tell=lambda *_: None)
-        super().__init__(store, run.id)
         self._run, self._hidden, self._left_out = run, hidden, left_out
 
-    @functools.cached_property
-    def document(self) -> dict[str, Any]:
-        left = {*RELATIONS, "changes", "notified", "states_folder", "folder", "cwd"}
+    def part(self, _: Run, name: str, entries: Sequence[str] | None = None) -> Any:
+        if name in PARTS or name == "artifact_details":
+            part = self._run.artifact_details() if name == "artifact_details" else self._run.get(name)
+            return self._hidden.document(_without_names(part or {}))
+        return _READERS[name](self)
+
+    def _document(self) -> dict[str, Any]:
+        left = {*RELATIONS, "changes", "notified", "reproductions", "states_folder", "folder", "cwd"}
         if any(self._run.document.get(relation) for relation in RELATIONS):
-            self._left_out.append(f"run {self.id}: versions of artifacts, which are known by their digests")
+            self._left_out.append(f"run {self._run.id}: versions of artifacts, which are known by their digests")
         document = {name: value for name, value in self._run.document.items() if name not in left}
         cleaned: dict[str, Any] = self._hidden.document(_without_names(document))
         return {**cleaned, "uid": uid_of(self._run)}
 
-    def _part(self, name: str) -> dict[str, Any]:
-        cleaned: dict[str, Any] = self._hidden.document(_without_names(self._run._read_part(name)))
-        return cleaned
-
-    def _check_is_there(self) -> None:
-        self._run._check_is_there()
-
-    def _true_status(self) -> str:
-        return self._run.status
-
-    @property
-    def lease(self) -> dict[str, Any] | None:
+    def _lease(self) -> dict[str, Any] | None:
         lease = self._run.lease
         return lease and {**lease, "host": "anonymous", "boot_id": "anonymous", "pid_namespace": None}
-
-    def notes(self) -> dict[str, Any]:
-        kept = {name: self._run.notes().get(name) for name in ("tags", "note", "display_name")}
-        cleaned: dict[str, Any] = self._hidden.document({name: value for name, value in kept.items() if value})
-        return cleaned
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
         return {self._hidden.text(name): name for name in self._run.logged_metrics}
 
-    def _metric_names(self) -> list[str]:
-        return list(self._names)
+    def series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
+        for run in runs:
+            yield run, self._run.metric(self._names[metric]) if metric in self._names else None
 
-    def _series(self, name: str) -> Series | None:
-        return self._run.metric(self._names[name]) if name in self._names else None
+    def files(self, _: Run, kind: str) -> list[Content]:
+        cleaned = self._output if kind == "ranks" else self._cleaned
+        return [cleaned(content) for content in self._run.stored(kind)]
 
-    def stored(self, kind: str) -> list[Content]:
-        return [
-            Content(self._hidden.text(content.name), functools.partial(self._open, content))
-            for content in self._run.stored(kind)
-        ]
+    def _cleaned(self, content: Content) -> Content:
+        return Content(self._hidden.text(content.name), lambda: self._open(content))
 
     def _open(self, content: Content) -> BinaryIO:
         data = self._hidden.file(content.name, _bounded(content))
-        self._left_out += [f"run {self.id}: {sentence}" for sentence in self._hidden.dropped]
+        self._left_out += [f"run {self._run.id}: {sentence}" for sentence in self._hidden.dropped]
         self._hidden.dropped.clear()
         return content.open() if data is None else io.BytesIO(data)
-
-    @property
-    def rank_outputs(self) -> dict[int, Content]:
-        return {rank: self._output(content) for rank, content in self._run.rank_outputs.items()}
 
     def _output(self, content: Content) -> Content:
         return Content(content.name, lambda: io.BytesIO(self._as_text(content.read())))
@@ -221,41 +207,44 @@ class AnonymousRun(Run):
     def _as_text(self, data: bytes) -> bytes:
         return self._hidden.text(data.decode(errors="replace")).encode()
 
-    def read_output(self, start: int = 0, max_bytes: int | None = None) -> tuple[bytes, int]:
+    def output(self, _: Run, start: int, max_bytes: int | None) -> tuple[bytes, int]:
         data = self._as_text(self._run.read_output()[0])[start:][:max_bytes]
         return data, start + len(data)
 
-    @property
-    def media(self) -> list[Medium]:
-        return [Medium.of(entry, contents) for entry, contents in self.media_entries()]
-
-    def media_entries(self) -> list[tuple[dict[str, Any], list[Content]]]:
-        entries = []
+    def media(self, _: Run, *, skips_damaged: bool = False) -> list[tuple[dict[str, Any], list[Content]]]:
+        found = []
         for entry, (file, *images) in self._run.media_entries():
             try:
                 with self._open(file) as stream:
                     data = stream.read()
             except StoreError as error:
-                self._left_out.append(f"run {self.id}: a medium: {error}")
+                self._left_out.append(f"run {self._run.id}: a medium: {error}")
                 continue
             digest = hashlib.sha256(data).hexdigest()
             name = f"media/{digest}.{entry['file'].rpartition('.')[2]}"
             cleaned = self._hidden.document(entry) | {"file": name, "sha256": digest, "bytes": len(data)}
-            entries.append((cleaned, [Content(name, functools.partial(io.BytesIO, data)), *images]))
-        return entries
+            found.append((cleaned, [Content(name, functools.partial(io.BytesIO, data)), *images]))
+        return found
 
-    def artifact_details(self) -> dict[str, dict[str, Any]]:
-        cleaned: dict[str, dict[str, Any]] = self._hidden.document(self._run.artifact_details())
-        return cleaned
 
-    def odd_values(self) -> bytes:
-        return self._as_text(self._run.odd_values())
+_READERS: dict[str, Callable[[_AnonymousRecord], Any]] = {
+    "document": _AnonymousRecord._document,
+    "status": lambda record: record._run.status,
+    "lease": _AnonymousRecord._lease,
+    "metrics": lambda record: list(record._names),
+    "values": lambda record: record._as_text(record._run.odd_values()),
+}
 
-    def fetch_version(self, entry: Mapping[str, Any], into: Path) -> Any:
-        raise StoreError("versions of artifacts are left out")
 
-    def original(self) -> Run | None:
-        return None
+def anonymous_run(run: Run, hidden: HiddenWords, left_out: list[str]) -> Run:
+    """Return a run that is read without the words to hide; `left_out` gets a sentence on each part left out."""
+    store: Any = SimpleNamespace(
+        where="anonymous",
+        backend=_AnonymousRecord(run, hidden, left_out),
+        check_field=lambda name: None,
+        tell=lambda *_: None,
+    )
+    return Run(store, run.id)
 
 
 def _bounded(content: Content) -> bytes | None:

@@ -59,11 +59,12 @@ from sacristan.observers.record.schema import (
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.times import without_zone
-from sacristan.runs.stores.changes import Copied, StagedRun
+from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.folders.adding import RELATIONS
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.store import Store
+from sacristan.runs.stores.whole_runs import Copied
 
 __all__ = ["Copied", "copy", "stage", "uid_of", "write_series"]
 

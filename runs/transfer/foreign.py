@@ -34,6 +34,7 @@ from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundEr
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.lookup import runs_by
 from sacristan.runs.stores.notes import MOST_LETTERS, check_tags, one_line
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
@@ -161,15 +162,18 @@ class _Import:
             )
         return ImportedRun(found.place, outcome, added.run.id, num_points, staged.left_out)
 
+    def _added(self, uid: str) -> Run | None:
+        return runs_by(self.store, [uid]).get(uid)
+
     def _present(self, uid: str, found: Found, digest: str) -> Run | None:
         """Return the run in the store that an earlier import, also of an earlier version, has made."""
-        present = self.store.backend.run_of_uid(uid)
+        present = self._added(uid)
         if present is None and uid in self.discarded and self.staging is not None:
             # A user put it into the trash, or an import was killed before it added the new one.
             with contextlib.suppress(RunNotFoundError):
                 present = self.store.restore(uid)  # else tags and note would be lost
         if present is None and found.former:
-            present = self.store.backend.run_of_uid(_uid(self.kind, found.former))
+            present = self._added(_uid(self.kind, found.former))
             former = {} if present is None else mapping_of(present.document.get("imported"))
             if former.get("key") != found.former or not (
                 former.get("digest") == digest or former.get("source") == found.place
@@ -197,7 +201,7 @@ class _Import:
     def _copies(self) -> dict[str, tuple[str, str]]:
         """Id and key of each run of this kind that earlier imports have made, by the digest of its content."""
         question = Question.of("command=imported", None, None, _ORIGIN, 0)
-        rows = [[run.id, *(run.get(name) for name in _ORIGIN)] for run in self.store.backend.find(question)]
+        rows = [[run.id, *(run.get(name) for name in _ORIGIN)] for run in self.store.answer(question)]
         return {str(content): (id, str(key)) for id, kind, key, content in rows if kind == self.kind and content}
 
 

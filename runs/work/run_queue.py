@@ -30,7 +30,7 @@ from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.processes import end_text
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
-from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.mongo.backend import MongoBackend
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.run_list import HANDFUL, census
@@ -367,8 +367,9 @@ class QueueEntries:
         if run.uid is None:
             raise LaunchError("it was queued by stock Sacred; start it by hand")
         folder = None if original is None else original.folder
-        if isinstance(run, MongoRun):
-            return QueueEntry(run.uid, folder, run.mongo.collections, run.mongo.where, run.mongo.destination)
+        if isinstance(backend := run.store.backend, MongoBackend):
+            mongo = backend.mongo
+            return QueueEntry(run.uid, folder, mongo.collections, mongo.where, mongo.destination)
         if folder is None:
             raise LaunchError("its folder is gone")
         destination = read_destination(folder)

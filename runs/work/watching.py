@@ -18,6 +18,7 @@ from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import list_of
 from sacristan.runs.query.names import REFUSED, SWEEP
 from sacristan.runs.query.texts import count_text, duration_text
+from sacristan.runs.stores.lookup import runs_by
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import NEWEST_FIRST, Store
 
@@ -76,10 +77,10 @@ class RecentRuns:
         times = [{name: {"$gte": self._since.isoformat()}} for name in ("start_time", "stop_time", "heartbeat")]
         document = {"$or": [*times, {"status": {"$in": list(_WAITING)}}]}
         question = Question.of(document, NEWEST_FIRST, None, _COLUMNS)
-        found = {run.id: run.listed() for run in self._store.backend.find(question)}
+        found = {run.id: run.listed() for run in self._store.answer(question)}
         self._late = (self._late | self._open) - found.keys()
         unseen = self._late | (self._arrivals.look(found.values(), self._since) - found.keys())
-        late = {id: run.listed() for id, run in self._store.backend.by_id(sorted(unseen)).items()}
+        late = {id: run.listed() for id, run in runs_by(self._store, sorted(unseen)).items()}
         found, self._late = found | late, self._late & late.keys()
         self.runs = list(found.values())
         self._open = {run.id for run in self.runs if run.status in _WAITING}
@@ -158,7 +159,7 @@ class RecentRuns:
     def _is_told_by_run(self, notice: Notice) -> bool:
         speaks = notice.run.status != "DEAD" or notice.event.startswith("alert-")
         is_theirs = speaks and notice.run.get("info.notifies") is True
-        return is_theirs and not self._store.backend.is_unsent(notice.run, notice.event)
+        return is_theirs and not self._store.messages.is_unsent(notice.run, notice.event)
 
 
 class _Arrivals:
@@ -192,7 +193,7 @@ class _Arrivals:
         return self.ids
 
     def _find(self, document: Mapping[str, Any], sort: str | None = None, limit: int | None = None) -> list[Run]:
-        return list(self._store.backend.find(Question.of(document, sort, limit, ("uid",))))
+        return list(self._store.answer(Question.of(document, sort, limit, ("uid",))))
 
 
 class Outbox:
@@ -215,7 +216,7 @@ class Outbox:
         for notice in notices:
             self.done.add(notice.key)
             try:
-                if self._store.backend.claim_message(notice.run, notice.event):
+                if self._store.messages.claim(notice.run, notice.event):
                     claimed.append(notice)
             except StoreAwayError as error:
                 self.done.discard(notice.key)
@@ -234,12 +235,11 @@ class Outbox:
     def _note(self, notices: Sequence[Notice], *, is_sent: bool) -> None:
         """Confirm the claims on messages, or give them back if nobody took the messages."""
         self.has_untaken |= not is_sent
-        note = self._store.backend.confirm_message if is_sent else self._store.backend.release_message
         for notice in notices:
             if not is_sent:
                 self.done.discard(notice.key)
             try:
-                note(notice.run, notice.event)
+                self._store.messages.note(notice.run, notice.event, is_sent=is_sent)
             except StoreError as error:  # such as a run that was removed meanwhile
                 self._tell(f"not noted that a message was {'sent' if is_sent else 'not sent'}: {error}")
 

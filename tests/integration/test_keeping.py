@@ -366,7 +366,7 @@ def test_run_that_was_removed_while_it_is_looked_at_says_so(lab):
         "media": lambda: run.media,
         "ranks": lambda: run.rank_outputs,
         "checkpoints": lambda: run.checkpoints,
-        "note": lambda: lab.store.backend.change_notes(writing, lambda now: {"note": "lost"}),
+        "note": lambda: lab.store.backend.documents.change("notes", "", lambda _: {"note": "lost"}, writing.key),
     }
     for name, ask in questions.items():
         with pytest.raises(StoreError, match=r"run was removed|no longer|No such file"):

@@ -272,10 +272,10 @@ def test_killed_run_is_told_of_once_by_two_watchers(tmp_path, start, receivers, 
     assert len(told) == len(receiver.messages) == 1
     assert receiver.titles[0].startswith("run 1 recorded is dead")
     with open_store(where) as store:
-        assert not store.backend.claim_message(store.get("1"), "dead")
-        store.backend.release_message(store.get("1"), "dead")
-        assert store.backend.is_unsent(store.get("1"), "dead")
-        assert store.backend.claim_message(store.get("1"), "dead")
+        assert not store.messages.claim(store.get("1"), "dead")
+        store.messages.note(store.get("1"), "dead", is_sent=False)
+        assert store.messages.is_unsent(store.get("1"), "dead")
+        assert store.messages.claim(store.get("1"), "dead")
 
 
 def test_message_is_claimed_by_one_of_many_at_once(tmp_path):
@@ -511,7 +511,7 @@ def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatc
         record(fails, FileObserver(tmp_path))
     receiver, problems = receivers(), []
     with open_store(tmp_path) as store:
-        claim = store.backend.claim_message
+        claim = store.messages.claim
 
         def claim_once(run, event):
             return next(answers)(run, event)
@@ -520,14 +520,14 @@ def test_message_claimed_before_the_store_went_away_is_sent(tmp_path, monkeypatc
             raise StoreAwayError("the store is away")
 
         answers = iter([claim, away])
-        monkeypatch.setattr(store.backend, "claim_message", claim_once)
+        monkeypatch.setattr(store.messages, "claim", claim_once)
         outbox = Outbox(store, [receiver.address], problems.append)
         notices = RecentRuns(store, timedelta(hours=1)).look().notices(600)
         assert len(notices) == 2
         with pytest.raises(StoreAwayError):
             outbox.send(notices)
         assert receiver.titles == [notices[0].text.partition("\n")[0]]
-        monkeypatch.setattr(store.backend, "claim_message", claim)
+        monkeypatch.setattr(store.messages, "claim", claim)
         assert outbox.send(notices) == notices[1:]
 
 

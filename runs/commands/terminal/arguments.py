@@ -210,8 +210,8 @@ def typed_store(arguments: argparse.Namespace) -> str:
 
 
 def is_url(where: str) -> bool:
-    """Tell whether a store is a database."""
-    return where.startswith(("mongodb://", "mongodb+srv://"))
+    """Tell whether a store is no folder."""
+    return "://" in where
 
 
 def folder_of(arguments: argparse.Namespace) -> Path:

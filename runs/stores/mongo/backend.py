@@ -2,55 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-
-import bson
-from pymongo.errors import DuplicateKeyError
 
 from sacristan.configs.map import value_at
 from sacristan.observers.mongo.documents import stored_key
 from sacristan.observers.record.identity import true_status
-from sacristan.runs.errors import StoreError
 from sacristan.runs.query.filters import Condition, Filter, Question, in_order, matches
 from sacristan.runs.query.flattening import mapping_of, mappings_in
 from sacristan.runs.query.index.fields import flatten
 from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
 from sacristan.runs.query.serialized import without_pickles
 from sacristan.runs.query.times import DURATION, duration_s
-from sacristan.runs.stores.backend import Backend
-from sacristan.runs.stores.changes import Copied, Discarded, Removed, StagedRun
+from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
+from sacristan.runs.stores.contract import RunRow, StoredRun
 from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
+from sacristan.runs.stores.mongo.batches import MongoBatches
 from sacristan.runs.stores.mongo.computed import ComputedConditions
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
-from sacristan.runs.stores.mongo.documents import from_bson, projection_of, row_in
+from sacristan.runs.stores.mongo.documents import MongoDocuments
 from sacristan.runs.stores.mongo.filters import (
     OMNIBOARD_NOTES,
-    OMNIBOARD_TAGS,
     exists,
+    keys_of,
     query_of,
     sort_stages,
     stored_path,
 )
-from sacristan.runs.stores.mongo.messages import MessageNotes
-from sacristan.runs.stores.mongo.prefetching import points_versions_in, prefetch_from, series_from
 from sacristan.runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
-from sacristan.runs.stores.mongo.run import MongoRun
-from sacristan.runs.stores.run import COPYING, Run
+from sacristan.runs.stores.mongo.rows import STATUS_FIELDS, from_bson, projection_of, row_in
+from sacristan.runs.stores.run import COPYING
 
 if TYPE_CHECKING:
-    from pymongo.collection import Collection
-
-    from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
-    from sacristan.observers.record.points.points import Series
-    from sacristan.runs.stores.content import StoredArtifact
+    pass
 
 __all__ = ["MongoBackend"]
 
@@ -58,15 +48,13 @@ __all__ = ["MongoBackend"]
 _MAY_BE_SERIALIZED = ("result", "info")
 # Number of runs whose fields `fields` returns.
 _SAMPLE = 200
-# What people note, and how often to try again when others note at the same time.
-_NOTED, _MOST_TRIES = ("tags", "note", "display_name", "reproductions", "changes"), 100
 # Entries of a run's document, and the type that each must have.
 _TYPES: dict[str, tuple[str, type]] = {
     "status": ("string", str), "config": ("object", Mapping), "info": ("object", Mapping)
 }  # fmt: skip
 
 
-class MongoBackend(Backend):
+class MongoBackend(MongoBatches):
     """All runs of a database.
 
     Raises:
@@ -76,6 +64,7 @@ class MongoBackend(Backend):
     def __init__(self, url: str, prefix: str = "") -> None:
         self.mongo = MongoDatabase(url, prefix)
         self.where = self.mongo.where
+        self.documents = MongoDocuments(self.mongo)
         self._computed = ComputedConditions(self.mongo)
         # The last answer of `unreadable`, which reads every document, and its time.
         self._odd_runs: list[tuple[str, str]] = []
@@ -89,7 +78,7 @@ class MongoBackend(Backend):
 
     # ------------------------------------------------------------------ finding
 
-    def find(self, question: Question) -> list[Run]:
+    def find(self, question: Question) -> list[RunRow]:
         if question.offset:
             question = self._page(question)
         with self.mongo.errors():
@@ -105,7 +94,7 @@ class MongoBackend(Backend):
     def _page(self, question: Question) -> Question:
         """Return the question for the runs of a page: an index can return ids alone, but not fields."""
         end = None if question.limit is None else question.offset + question.limit
-        ids = [id_of(run.id) for run in self.find(dataclasses.replace(question, limit=end, offset=0, columns=()))]
+        ids = [id_of(row.id) for row in self.find(dataclasses.replace(question, limit=end, offset=0, columns=()))]
         return dataclasses.replace(question, tree=Condition("_id", "in", ids[question.offset :]), offset=0)
 
     def count(self, tree: Filter, limit: int | None) -> int:
@@ -137,7 +126,7 @@ class MongoBackend(Backend):
         if "note" in question.judged:
             yield {OMNIBOARD_NOTES: {"$type": "string"}}
 
-    def _find_there(self, among: Mapping[str, Any], question: Question) -> list[MongoRun]:
+    def _find_there(self, among: Mapping[str, Any], question: Question) -> list[RunRow]:
         """Answer a question by queries among the runs that the query `among` finds."""
         query = _both(query_of(question.tree), among)
         if question.by == DURATION:
@@ -148,8 +137,7 @@ class MongoBackend(Backend):
             left = 0 if question.limit is None else question.limit - len(found)
             if question.limit is None or left > 0:
                 found += self._sorted(_both(query, condition), path, direction, left, projection)
-        names = question.names
-        return [MongoRun(self.store, self.mongo, document["_id"], row_in(document, names)) for document in found]
+        return [_row(document["_id"], row_in(document, question.names)) for document in found]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -188,36 +176,31 @@ class MongoBackend(Backend):
             return False
         return self.mongo.runs.find_one(_is_serialized(name), {"_id": 1}) is not None
 
-    def _find_here(self, query: Mapping[str, Any], question: Question) -> list[MongoRun]:
+    def _find_here(self, query: Mapping[str, Any], question: Question) -> list[RunRow]:
         """Answer a question on fields that no query can compute, among the runs that `query` finds."""
         names = sorted(question.names | {"status"})
         computed = sorted(name for name in question.names if name.startswith("summary"))
         metrics = {_metric_of(name) for name in computed}
         wanted = None if None in metrics else {metric for metric in metrics if metric is not None}
-        runs: list[MongoRun] = []
+        rows: list[RunRow] = []
         projection = {**projection_of(names), "uid": 1}
         for document in self.mongo.runs.find(query, projection, sort=[("_id", 1)], batch_size=BATCH):
-            run = MongoRun(self.store, self.mongo, document["_id"], row_in(document, names))
+            values = row_in(document, names)
             if computed and document.get("uid") is None:
-                run.hold_summary(run.computed_summary(wanted), computed)
-            if matches(question.tree, run.get):
-                runs.append(run)
-        return _in_order(runs, question)[: question.limit]
+                values |= _statistics(self.computed_summary(document["_id"], wanted), computed)
+            row = _row(document["_id"], values)
+            if matches(question.tree, functools.partial(_field, row)):
+                rows.append(row)
+        return _in_order(rows, question)[: question.limit]
 
-    def by_id(self, ids: Iterable[str]) -> dict[str, Run]:
-        query = {"_id": {"$in": [key for id in ids for key in _keys_of(id)]}, "$nor": [IN_TRASH]}
+    def get(self, ids: Iterable[str]) -> dict[str, RunRow]:
+        asked = list(ids)
+        query = {"$or": [{"_id": {"$in": [key for id in asked for key in keys_of(id)]}}, {"uid": {"$in": asked}}]}
         with self.mongo.errors():
-            keys = [document["_id"] for document in self.mongo.runs.find(query, {"_id": 1})]
-        return {str(key): MongoRun(self.store, self.mongo, key) for key in keys}
-
-    def prefetch(self, runs: Sequence[Run], names: Sequence[str]) -> None:
-        prefetch_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], names)
-
-    def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
-        yield from series_from(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
-
-    def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
-        return points_versions_in(self.mongo, [run for run in runs if isinstance(run, MongoRun)], metric)
+            documents = list(self.mongo.runs.find({**query, "$nor": [IN_TRASH]}, {"_id": 1, "uid": 1}))
+        by_uid = {str(document.get("uid")): _row(document["_id"]) for document in documents}
+        by_id = {str(document["_id"]): _row(document["_id"]) for document in documents}
+        return {id: row for id in asked if (row := by_id.get(id) or by_uid.get(id)) is not None}
 
     # ------------------------------------------------------------------ fields
 
@@ -252,87 +235,13 @@ class MongoBackend(Backend):
             self._judged_at = time.monotonic()
         return list(self._odd_runs)
 
-    # ------------------------------------------------------------------ versions of artifacts
+    # ------------------------------------------------------------------ whole runs
 
-    def artifacts(self) -> list[str]:
+    def remove(self, run: StoredRun, *, to_trash: bool = False) -> Any:
         with self.mongo.errors():
-            return sorted(map(str, self.mongo.collections.artifacts.distinct("name")))
-
-    def artifact_versions(self, name: str) -> list[StoredArtifact]:
-        from sacristan.runs.stores.mongo.artifacts import versions_in_database
-
-        return versions_in_database(self.mongo, name)
-
-    def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
-        from sacristan.runs.stores.mongo.artifacts import lineage_in_database
-
-        return lineage_in_database(self.mongo, name, version)
-
-    # ------------------------------------------------------------------ changing
-
-    def change_notes(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        key = _key_of(run)
-        with self.mongo.errors():
-            runs = self.mongo.confirmed.runs
-            for _ in range(_MOST_TRIES):
-                known = runs.find_one({"_id": key}, dict.fromkeys(_NOTED, 1))
-                if known is None:
-                    raise StoreError(f"run {run.id} is no longer in {self.where}")
-                now = MongoRun(self.store, self.mongo.at_primary(), key)
-                notes = change(now)
-                same = {name: {"$eq": known.get(name)} for name in notes}  # false if others wrote since
-                if runs.update_one({"_id": key, **same}, {"$set": dict(notes)}).matched_count:
-                    break
-            else:
-                raise StoreError(f"the notes of run {run.id} are changed by others all the time; try again")
-            if "note" in notes:
-                has_note = {"_id": key, OMNIBOARD_NOTES: {"$type": "string"}}
-                runs.update_one(has_note, {"$set": {OMNIBOARD_NOTES: notes["note"]}})
-            if removed := [tag for tag in now.tags if tag not in notes.get("tags", now.tags)]:
-                has_tags = {"_id": key, OMNIBOARD_TAGS: {"$type": "array"}}
-                runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
-
-    def claim_message(self, run: Run, event: str) -> bool:
-        return MessageNotes(self.mongo).claim(_key_of(run), event)
-
-    def confirm_message(self, run: Run, event: str) -> None:
-        MessageNotes(self.mongo).note(_key_of(run), event, is_sent=True)
-
-    def release_message(self, run: Run, event: str) -> None:
-        MessageNotes(self.mongo).note(_key_of(run), event, is_sent=False)
-
-    def is_unsent(self, run: Run, event: str) -> bool:
-        return MessageNotes(self.mongo).is_unsent(_key_of(run), event)
-
-    def views(self) -> list[Any]:
-        with self.mongo.errors():
-            return [from_bson(document) for document in self.mongo.collections.views.find({}, {"_id": 0})]
-
-    def write_view(self, key: str, document: Mapping[str, Any] | None, check: Callable[[Any], None]) -> None:
-        for _ in range(_MOST_TRIES):
-            with self.mongo.errors():
-                views = self.mongo.confirmed.views
-                now = views.find_one({"_id": key})
-                check(now and {name: value for name, value in now.items() if name != "_id"})
-                if document is None:
-                    done = views.delete_one(now or {"_id": key}).deleted_count or now is None
-                elif now is None:
-                    done = _inserted(views, {"_id": key, **document})
-                else:
-                    done = views.replace_one(now, {"_id": key, **document}).matched_count
-                if done:
-                    return
-        raise StoreError("the view is changed by others all the time; try again")
-
-    def remove(self, run: Run) -> None:
-        with self.mongo.errors():
-            Remover(self.mongo).remove(_key_of(run))
-
-    def discard(self, run: Run, change: Callable[[Run], Mapping[str, Any]]) -> None:
-        with self.mongo.errors():
-            Remover(self.mongo).discard(_key_of(run))
-        with contextlib.suppress(StoreError):
-            self.change_notes(run, change)
+            remover = Remover(self.mongo)
+            (remover.discard if to_trash else remover.remove)(run.key)
+        return run.key
 
     def trash(self) -> list[tuple[Discarded, Any]]:
         with self.mongo.errors():
@@ -349,33 +258,36 @@ class MongoBackend(Backend):
             removed.runs += remover.empty_trash() if empties_trash else []
             remover.reclaim(removed, grace_s)
 
-    def add(self, staged: StagedRun) -> Copied:
-        present = self.run_of_uid(staged.uid)
-        if present is not None and present.status != COPYING:
-            return Copied(present, is_new=False)
+    def add(self, staged: StagedRun) -> Added:
+        with self.mongo.errors():
+            present = self.mongo.runs.find_one({"uid": staged.uid}, dict.fromkeys(STATUS_FIELDS, 1))
+        if present is not None and true_status(from_bson(present), from_bson(present.get("lease"))) != COPYING:
+            return Added(str(present["_id"]), is_new=False)
         left_out = (*staged.left_out, *unnamed_files(staged.folder), *changed_entries(staged.folder))
-        key = deliver_whole(staged, self.mongo)
-        return Copied(self.store.get(str(key)), is_new=True, left_out=left_out)
+        return Added(str(deliver_whole(staged, self.mongo)), is_new=True, left_out=left_out)
+
+
+def _row(key: Any, values: Mapping[str, Any] | None = None) -> RunRow:
+    return RunRow(str(key), key, values or {})
+
+
+def _field(row: RunRow, name: str) -> Any:
+    """Return a field of a row; a summary left out of it is there, too."""
+    return row.id if name == "_id" else row.values.get(name, {} if name == "summary" else None)
+
+
+def _statistics(summary: Mapping[str, Any], names: Iterable[str]) -> Document:
+    """Return the fields `names`, `summary` or below it, from statistics by metric."""
+    values: Document = {}
+    for name in names:
+        metric, _, statistic = name.removeprefix("summary").removeprefix(".").rpartition(".")
+        values[name] = summary.get(metric, {}).get(statistic) if metric or statistic else summary
+    return values
 
 
 def _both(first: Mapping[str, Any], second: Mapping[str, Any]) -> Document:
     """Return a query for documents that meet two queries, either of which may be empty."""
     return {"$and": [first, second]} if first and second else dict(first or second)
-
-
-def _key_of(run: Run) -> Any:
-    assert isinstance(run, MongoRun)  # as are all runs of this backend
-    return run.key
-
-
-def _keys_of(id: str) -> Iterator[Any]:
-    """Yield each `_id` that a text can stand for."""
-    yield id
-    number = id_of(id)
-    if isinstance(number, int) and -(2**63) <= number < 2**63:
-        yield number
-    if bson.ObjectId.is_valid(id):
-        yield bson.ObjectId(id)
 
 
 def _is_serialized(name: str) -> Document:
@@ -390,11 +302,13 @@ def _discarded(document: Document) -> Discarded:
     return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
 
 
-def _in_order(runs: Sequence[MongoRun], question: Question) -> list[MongoRun]:
-    """Return runs in the order of a question, with ties sorted by id."""
+def _in_order(rows: Sequence[RunRow], question: Question) -> list[RunRow]:
+    """Return rows in the order of a question, with ties sorted by id."""
     is_by_id = question.by == "_id"
-    by_id = sorted(runs, key=lambda run: _order_of_id(run.key), reverse=question.descending and is_by_id)
-    return by_id if is_by_id else in_order(by_id, lambda run: run.get(question.by), descending=question.descending)
+    by_id = sorted(rows, key=lambda row: _order_of_id(row.key), reverse=question.descending and is_by_id)
+    if is_by_id:
+        return by_id
+    return in_order(by_id, lambda row: row.values.get(question.by), descending=question.descending)
 
 
 def _order_of_id(key: Any) -> Any:
@@ -434,12 +348,3 @@ def _metrics_by_key(info: Any) -> dict[str, str]:
 def _metric_of(name: str) -> str | None:
     """Return the metric of a full name such as `summary.val/loss.min`; None if it covers all metrics."""
     return name.removeprefix("summary").removeprefix(".").rpartition(".")[0] or None
-
-
-def _inserted(collection: Collection[Document], document: Document) -> bool:
-    """Insert a document; return False if another process was first."""
-    try:
-        collection.insert_one(document)
-    except DuplicateKeyError:
-        return False
-    return True

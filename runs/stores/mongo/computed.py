@@ -15,8 +15,8 @@ from sacristan.runs.query.filters import SEARCHED, Condition, Filter, Not, Words
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.names import id_of
 from sacristan.runs.stores.mongo.database import BATCH, MongoDatabase
-from sacristan.runs.stores.mongo.documents import from_bson, note_in, projection_of, row_in, tags_in
 from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
+from sacristan.runs.stores.mongo.rows import from_bson, note_in, projection_of, row_in, tags_in
 
 __all__ = ["ComputedConditions"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -64,12 +63,6 @@ class MongoDatabase:
     def confirmed(self) -> Collections:
         """The collections for changes, which return when a majority of the servers has written them to disk."""
         return self.collections.confirmed
-
-    def at_primary(self) -> MongoDatabase:
-        """Return this database with runs read from the primary, for changes that depend on them."""
-        primary = copy.copy(self)
-        primary.runs = self.confirmed.runs
-        return primary
 
     def _find_collections(self, prefix: str) -> Collections:
         """Return the collections of a prefix; if they have no runs, the collection of that name and `metrics`."""

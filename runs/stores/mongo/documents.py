@@ -1,150 +1,128 @@
-"""Runs' documents in MongoDB: their values as recorded, and the fields that a list of runs shows."""
+"""Small documents of a database: entries of the runs' documents, and a collection of saved views."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-import bson
+from pymongo.errors import DuplicateKeyError
 
-from sacristan.configs.map import value_at
-from sacristan.observers.record.identity import true_status
-from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.query.serialized import without_pickles
-from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
-from sacristan.runs.stores.mongo.database import Document
-from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, stored_path
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.contract import NOTED, Change, Documents
+from sacristan.runs.stores.mongo.database import Document, MongoDatabase
+from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
+from sacristan.runs.stores.mongo.rows import from_bson, note_in, tags_in
+from sacristan.runs.stores.run import notes_in
 
-__all__ = [
-    "STATUS_FIELDS",
-    "from_bson",
-    "has_changed_keys",
-    "note_in",
-    "projection_of",
-    "row_in",
-    "tags_in",
-    "with_dots",
-]
+if TYPE_CHECKING:
+    from pymongo.collection import Collection
 
-# The fields that `true_status` reads.
-STATUS_FIELDS = ("status", "lease", "heartbeat", "start_time", "meta.options", "uid")
-# Most values are of these types, and stay as they are.
-_SAME = frozenset((type(None), bool, int, float, str))
+__all__ = ["MongoDocuments"]
+
+# How often to try again when others write at the same time.
+_MOST_TRIES = 100
 
 
-# ---------------------------------------------------------------------- values
+class MongoDocuments(Documents):
+    """The documents of a database: the collection of views; and in a run's document its notes, and `notified.EVENT`."""
+
+    def __init__(self, mongo: MongoDatabase) -> None:
+        self._mongo = mongo
+
+    def read(self, kind: str, owner: Any = "", name: str | None = None) -> dict[str, Any]:
+        with self._mongo.errors():
+            if kind == "views":
+                wanted = {} if name is None else {"_id": name}
+                found = self._mongo.collections.views.find(wanted)
+                return {str(view.pop("_id")): from_bson(view) for view in found}
+            assert name is not None
+            if kind == "messages":
+                noted = self._mongo.runs.find_one({"_id": owner}, {f"notified.{name}": 1}) or {}
+                return {} if (message := _message(noted, name)) is None else {name: message}
+            return {name: _notes_in(self._noted(owner))}
+
+    def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
+        with self._mongo.errors():
+            for _ in range(_MOST_TRIES):
+                if (is_changed := _CHANGE[kind](self, owner, name, change)) is not None:
+                    return is_changed
+        what = f"the notes of run {owner} are" if kind == "notes" else "the view is"
+        raise StoreError(f"{what} changed by others all the time; try again")
+
+    # Each of the following returns None if another process wrote first.
+
+    def _change_view(self, _: Any, name: str, change: Change) -> bool | None:
+        views = self._mongo.confirmed.views
+        now = views.find_one({"_id": name})
+        before = now and {key: value for key, value in now.items() if key != "_id"}
+        new = change(before)
+        if new == before:
+            return False
+        if new is None:
+            return bool(views.delete_one(now or {}).deleted_count) or None
+        if now is None:
+            return _inserted(views, {"_id": name, **new}) or None
+        return bool(views.replace_one(now, {"_id": name, **new}).matched_count) or None
+
+    def _change_message(self, owner: Any, name: str, change: Change) -> bool | None:
+        runs, field = self._mongo.confirmed.runs, f"notified.{name}"
+        found = runs.find_one({"_id": owner}, {field: 1})
+        now = _message(found or {}, name)
+        new = change(now)
+        if found is None or new is None or new == now:
+            return False
+        same = {"$exists": False} if now is None else {"$eq": now["state"]}
+        return bool(runs.update_one({"_id": owner, field: same}, {"$set": {field: new["state"]}}).matched_count) or None
+
+    def _change_notes(self, owner: Any, _: str, change: Change) -> bool | None:
+        runs, known = self._mongo.confirmed.runs, self._noted(owner)
+        now = _notes_in(known)
+        before, after = notes_in(now), change(now) or {}
+        notes = {name: value for name, value in after.items() if value != before.get(name)}
+        if not notes:
+            return False
+        same = {name: {"$eq": known.get(name)} for name in notes}  # false if others wrote since
+        if not runs.update_one({"_id": owner, **same}, {"$set": notes}).matched_count:
+            return None
+        if "note" in notes:
+            has_note = {"_id": owner, OMNIBOARD_NOTES: {"$type": "string"}}
+            runs.update_one(has_note, {"$set": {OMNIBOARD_NOTES: notes["note"]}})
+        if removed := [tag for tag in now.get("tags") or () if tag not in notes.get("tags", now["tags"])]:
+            has_tags = {"_id": owner, OMNIBOARD_TAGS: {"$type": "array"}}
+            runs.update_one(has_tags, {"$pull": {OMNIBOARD_TAGS: {"$in": removed}}})
+        return True
+
+    def _noted(self, key: Any) -> Document:
+        """Return the entries of a run's document that people write, from the primary, as changes depend on them."""
+        wanted = dict.fromkeys((*NOTED, OMNIBOARD_TAGS, OMNIBOARD_NOTES), 1)
+        found = self._mongo.confirmed.runs.find_one({"_id": key}, wanted)
+        if found is None:
+            raise StoreError(f"run {key} is no longer in {self._mongo.where}")
+        return found
 
 
-def from_bson(value: Any) -> Any:
-    """Return a BSON value as JSON: times in ISO 8601, decimals as numbers, keys and other types as text."""
-    if isinstance(value, Mapping):
-        return {str(key): item if type(item) in _SAME else from_bson(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [item if type(item) in _SAME else from_bson(item) for item in value]
-    if value is None or isinstance(value, bool | float | str):
-        return value
-    return _from_bson_scalar(value)
-
-
-def _from_bson_scalar(value: Any) -> Any:
-    if isinstance(value, int):
-        return int(value)  # Int64
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bson.Decimal128):
-        number = value.to_decimal()
-        # An integer beyond 64 bits; see `sacristan.observers.mongo.documents`.
-        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
-    return str(value)
-
-
-def has_changed_keys(summary: Mapping[str, Any]) -> bool:
-    """Tell whether a stored summary may have other keys than the names of its metrics."""
-    return any("," in key or key.startswith("@") for key in summary)
-
-
-def tags_in(document: Mapping[str, Any]) -> Any:
-    """Return the tags in a run's document, including those set in Omniboard, as a mapping of tags to True.
-
-    A foreign document may hold anything else in its place, which is returned.
-    """
-    tags, others = document.get("tags"), mapping_of(document.get("omniboard")).get("tags")
-    if not isinstance(others, list) or not isinstance(tags or {}, Mapping):
-        return tags
-    return {**(tags or {}), **{tag: True for tag in others if isinstance(tag, str)}}
-
-
-def note_in(document: Mapping[str, Any]) -> Any:
-    """Return the note in a run's document: Omniboard's if there is one, as our own is also written there."""
-    notes = mapping_of(document.get("omniboard")).get("notes")
-    return notes if isinstance(notes, str) else document.get("note")
-
-
-def with_dots(packages: Any) -> Any:
-    """Return packages by their names, with dots for the commas in a document's keys."""
-    return {name.replace(",", "."): one for name, one in packages.items()} if isinstance(packages, dict) else packages
-
-
-# ---------------------------------------------------------------------- fields
-
-
-# Fields that a row's field is computed from.
-_MADE_OF = {
-    "status": STATUS_FIELDS,
-    DURATION: (*STATUS_FIELDS, *DURATION_FIELDS),
-    "tags": ("tags", OMNIBOARD_TAGS),
-    "note": ("note", OMNIBOARD_NOTES),
+_CHANGE = {
+    "views": MongoDocuments._change_view,
+    "messages": MongoDocuments._change_message,
+    "notes": MongoDocuments._change_notes,
 }
 
 
-def projection_of(names: Iterable[str]) -> dict[str, int]:
-    """Return the projection of a query whose documents `row_in` reads.
-
-    It has no path below another one, as MongoDB rejects both together.
-    """
-    paths = {path for name in names for path in _MADE_OF.get(name) or (stored_path(name),)}
-    kept: list[str] = []
-    for path in sorted(paths):
-        if not any(path.startswith(f"{other}.") for other in kept):
-            kept.append(path)
-    return dict.fromkeys(kept or ["_id"], 1)
+def _notes_in(document: Mapping[str, Any]) -> dict[str, Any]:
+    notes = {name: from_bson(document[name]) for name in NOTED if name in document}
+    both = {"tags": from_bson(tags_in(document)), "note": from_bson(note_in(document))}
+    return notes | {name: value for name, value in both.items() if value is not None}
 
 
-def row_in(document: Document, names: Iterable[str]) -> Document:
-    """Return fields of a document, found with `projection_of(names)`, by name; `_id` is skipped.
-
-    A summary with changed keys is left out, as only the run can look up its metrics.
-    """
-    row = {}
-    for name in names:
-        if name != "_id":
-            computed = _COMPUTED.get(name)
-            row[name] = computed(document) if computed is not None else _field_at(document, stored_path(name))
-    if isinstance(row.get("summary"), Mapping) and has_changed_keys(row["summary"]):
-        del row["summary"]
-    return row
+def _message(document: Mapping[str, Any], event: str) -> dict[str, Any] | None:
+    state = (document.get("notified") or {}).get(event)
+    return None if state is None else {"state": state}
 
 
-def _status(document: Document) -> Any:
-    return true_status({**document, "status": from_bson(document.get("status"))}, document.get("lease"))
-
-
-def _duration(document: Document) -> float | None:
-    lease = from_bson(document.get("lease"))
-    last = last_sign(true_status(document, lease), lease) if document.get("status") == "RUNNING" else None
-    return duration_s({field: from_bson(document.get(field)) for field in DURATION_FIELDS}, last)
-
-
-_COMPUTED: dict[str, Callable[[Document], Any]] = {
-    "status": _status,
-    DURATION: _duration,
-    "tags": lambda document: tags_in(from_bson({name: document.get(name) for name in ("tags", "omniboard")})),
-    "note": lambda document: from_bson(note_in(document)),
-}
-
-
-def _field_at(document: Document, path: str) -> Any:
-    value = from_bson(value_at(document, path))
-    is_result = path.partition(".")[0] == "result"
-    return without_pickles(value, twice=is_result) if isinstance(value, dict | list) else value
+def _inserted(collection: Collection[Document], document: Document) -> bool:
+    """Insert a document; return False if another process was first."""
+    try:
+        collection.insert_one(document)
+    except DuplicateKeyError:
+        return False
+    return True

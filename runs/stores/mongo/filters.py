@@ -13,10 +13,10 @@ import pymongo
 from sacristan.observers.mongo.documents import stored_key
 from sacristan.observers.record.json_text import is_large
 from sacristan.runs.query.filters import Condition, Filter, Not, OneOf, Question, Words
-from sacristan.runs.query.names import TIMES
+from sacristan.runs.query.names import TIMES, id_of
 from sacristan.runs.query.times import DURATION
 
-__all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "query_of", "sort_stages", "stored_path"]
+__all__ = ["OMNIBOARD_NOTES", "OMNIBOARD_TAGS", "exists", "keys_of", "query_of", "sort_stages", "stored_path"]
 
 Query = dict[str, Any]
 # Where Omniboard keeps tags, a list, and the note on a run, a text.
@@ -139,19 +139,22 @@ def _as_stored(value: Any) -> Any:
 def _on_id(operator: str, value: Any) -> Query:
     """Return a condition on the id, which compares numbers with numbers and texts with texts."""
     if operator in ("in", "=="):
-        return {"_id": {"$in": [key for item in (value if operator == "in" else [value]) for key in _keys_of(item)]}}
+        return {"_id": {"$in": [key for item in (value if operator == "in" else [value]) for key in keys_of(item)]}}
     return _NOTHING if _is_nan(value) else {"_id": {_OPERATORS[operator]: _as_stored(value)}}
 
 
-def _keys_of(id: Any) -> Iterator[Any]:
-    """Yield each `_id` that an id may mean."""
+def keys_of(id: Any) -> Iterator[Any]:
+    """Yield each `_id` that an id may mean: a number or its digits, and an ObjectId or its text."""
     if _is_nan(id):
         return
     yield _as_stored(id)
-    if isinstance(id, int):
-        yield str(id)  # digits may be a text
-    elif isinstance(id, str) and bson.ObjectId.is_valid(id):
-        yield bson.ObjectId(id)
+    number = id_of(id) if isinstance(id, str) else id
+    if isinstance(number, int) and not isinstance(number, bool):
+        yield str(number)  # digits may be a text
+        if -(2**63) <= number < 2**63:
+            yield number
+    if bson.ObjectId.is_valid(text := str(id)):
+        yield bson.ObjectId(text)
 
 
 def _on_duration(operator: str, value: Any) -> Query:

@@ -136,7 +136,7 @@ def test_second_of_two_who_name_a_run_is_told_of_the_first(watched, serve, own_s
 @pytest.mark.parametrize("changes", ["text", [1, {"what": {"a": 1}}], {"$gt": ""}])
 def test_damaged_changes_hide_nothing(client_of, own_store, changes):
     with open_store(own_store) as store:
-        store.backend.change_notes(store.get("3"), lambda now: {"changes": changes})
+        store.backend.documents.change("notes", "", lambda _: {"changes": changes}, store.get("3").key)
     client = client_of(own_store, proxy=Proxy("10.0.0.5", "X-User"), token="a token that nobody guesses")
     client.get("/runs", params={"token": "a token that nobody guesses"})
     assert client.get("/runs/3").status_code == 200

@@ -23,7 +23,7 @@ from sacristan.runs.drawing.curve import Curve, Panel, ticks
 from sacristan.runs.drawing.figure_files import draw
 from sacristan.runs.drawing.terminal_plot import draw_text
 from sacristan.runs.errors import PlotError, StoreError
-from sacristan.runs.stores.folders.run import FolderRun
+from sacristan.runs.stores.folders.records import FolderRecords
 from sacristan.runs.stores.opening import open_store
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -354,13 +354,13 @@ def write(run, values):
 @pytest.fixture
 def asked(monkeypatch):
     """Runs whose points were read."""
-    read, asked = FolderRun._series, []
+    read, asked = FolderRecords.series, []
 
-    def reading(run, name):
-        asked.append(run.id)
-        return read(run, name)
+    def reading(records, runs, name):
+        asked.extend(run.id for run in runs)
+        return read(records, runs, name)
 
-    monkeypatch.setattr(FolderRun, "_series", reading)
+    monkeypatch.setattr(FolderRecords, "series", reading)
     return asked
 
 

@@ -4,7 +4,8 @@ import contextlib
 from types import SimpleNamespace
 
 from sacristan.observers.mongo.documents import object_id
-from sacristan.runs.stores.mongo.run import MongoRun
+from sacristan.runs.stores.mongo.batches import MongoBatches
+from sacristan.runs.stores.run import Run
 
 
 def test_medium_with_a_number_of_another_type_hides_no_other():
@@ -16,5 +17,8 @@ def test_medium_with_a_number_of_another_type_hides_no_other():
         {"_id": 9, "name": "a", "file": "media/a", "number": 0},
     ]
     media = SimpleNamespace(find=lambda query, **_: iter(documents))
-    run = MongoRun(None, SimpleNamespace(errors=contextlib.nullcontext, media=media), 1, {"uid": uid})
+    backend = SimpleNamespace(mongo=SimpleNamespace(errors=contextlib.nullcontext, media=media))
+    for name in ("media", "_medium", "_whole", "_content"):
+        setattr(backend, name, getattr(MongoBatches, name).__get__(backend))
+    run = Run(SimpleNamespace(backend=backend, where=""), "1", {"uid": uid})
     assert [medium.name for medium in run.media] == ["a", "b", "c", "d"]

@@ -1,37 +1,58 @@
-"""`Trash`: removing runs from a store, now or later, and bringing them back."""
+"""`WholeRuns`: adding runs to a store, removing them, now or later, and bringing them back."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from sacristan.runs.errors import RunNotFoundError, StoreError
-from sacristan.runs.stores.backend import Backend
-from sacristan.runs.stores.changes import GRACE_S, Discarded, Removed
+from sacristan.runs.stores.changes import GRACE_S, Discarded, Removed, StagedRun, explaining_failure
 from sacristan.runs.stores.notes import Notes
+from sacristan.runs.stores.record import RunStore
 from sacristan.runs.stores.run import Run
 
-__all__ = ["Trash"]
+__all__ = ["Copied", "WholeRuns"]
 
 
-class Trash:
-    """The trash of a store; `sacristan.runs.stores.store.Store` documents its operations."""
+@dataclasses.dataclass(frozen=True)
+class Copied:
+    """A run that was copied or imported.
 
-    def __init__(self, backend: Backend, notes: Notes) -> None:
-        self._backend = backend
+    Attributes:
+        run: The run in the store that received it.
+        is_new: Whether the store lacked it before; an existing run stays unchanged.
+        left_out: A sentence for each part of the run that could not be copied.
+    """
+
+    run: Run
+    is_new: bool
+    left_out: tuple[str, ...] = ()
+
+
+class WholeRuns:
+    """What happens to whole runs of a store; `sacristan.runs.stores.store.Store` documents the operations."""
+
+    def __init__(self, store: RunStore, notes: Notes) -> None:
+        self._store, self._backend = store, store.backend
         self._notes = notes
+
+    def add(self, staged: StagedRun) -> Copied:
+        """See `Store.add`."""
+        with explaining_failure(self._backend.where):
+            added = self._backend.add(staged)
+        return Copied(self._store.get(added.id), added.is_new, added.left_out)
 
     def remove(self, runs: Iterable[Run]) -> Removed:
         """See `Store.remove`."""
-        removed = Removed(self._for_each(runs, self._backend.remove))
+        removed = Removed(self._remove(runs))
         self._backend.reclaim(removed, GRACE_S)
         return removed
 
     def discard(self, runs: Iterable[Run]) -> Removed:
         """See `Store.discard`."""
-        change = self._notes.signing("moved to the trash")
-        return Removed(self._for_each(runs, lambda run: self._backend.discard(run, change)))
+        return Removed(self._remove(runs, to_trash=True))
 
     def collect(self) -> Removed:
         """See `Store.collect`."""
@@ -46,16 +67,15 @@ class Trash:
     def restore(self, key: str | int) -> Run:
         """See `Store.restore`."""
         discarded, place = self._find(str(key).strip())
-        where = self._backend.where
-        if discarded.uid and self._backend.run_of_uid(discarded.uid) is not None:
-            raise StoreError(f"run {discarded.uid} is in {where} already; it stays in the trash")
+        if discarded.uid and self._backend.get([discarded.uid]):
+            raise StoreError(f"run {discarded.uid} is in {self._backend.where} already; it stays in the trash")
         id = self._backend.restore(place)
-        run = self._backend.by_id([id]).get(id)
-        if run is None:
+        row = self._backend.get([id]).get(id)
+        if row is None:
             raise StoreError(f"run {id} came back, and another process has removed it again")
         with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
-            self._backend.change_notes(run, self._notes.signing("restored from the trash"))
-        return run
+            self._notes.sign(row.key, "restored from the trash")
+        return Run(self._store, row.id, row.values, row.key)
 
     def _find(self, text: str) -> tuple[Discarded, Any]:
         """Return the run in the trash with an id or the beginning of a uid, and its place."""
@@ -67,22 +87,24 @@ class Trash:
             raise RunNotFoundError(f"{why} in the trash of {self._backend.where}; list it with: sacristan restore")
         return found[0]
 
-    def _for_each(self, runs: Iterable[Run], remove: Callable[[Run], None]) -> list[str]:
+    def _remove(self, runs: Iterable[Run], *, to_trash: bool = False) -> list[str]:
         """Remove runs and return their ids; none is removed if one of them is running."""
         chosen = list({run.id: self._same(run) for run in runs}.values())
         for run in chosen:
             if run.is_living:
                 raise StoreError(f"run {run.id} is running; nothing is removed: end its process first")
-        tell = self._backend.store.tell
         for number, run in enumerate(chosen):
-            tell("removing runs", number, len(chosen))
-            remove(run)
-        tell("removing runs", len(chosen), len(chosen))
+            self._store.tell("removing runs", number, len(chosen))
+            key = self._backend.remove(run, to_trash=to_trash)
+            if to_trash:
+                with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
+                    self._notes.sign(key, "moved to the trash")
+        self._store.tell("removing runs", len(chosen), len(chosen))
         return [run.id for run in chosen]
 
     def _same(self, run: Run) -> Run:
         """Return a run as it is now; raise StoreError if its id belongs to another run."""
-        now = self._backend.store.get(run.id)
+        now: Run = self._store.get(run.id)
         try:
             is_another = run.uid != now.uid
         except StoreError:  # a damaged record has no other identity than its id
