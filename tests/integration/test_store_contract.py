@@ -10,7 +10,6 @@ import pickle
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from sacristan.runs.transfer.unloading import unload
 
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
@@ -19,6 +18,7 @@ from sacristan.runs import copy, open_store
 from sacristan.runs.errors import RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
+from sacristan.runs.transfer.copying import stage
 
 KINDS = ("folder", "database", "sqlite")
 
@@ -253,7 +253,7 @@ def test_run_is_added_once_by_many_at_once_and_ids_follow_each_other(where, reco
 
 def test_damaged_run_is_not_added_at_all(store, origin):
     with store.staging() as staging:
-        staged = unload(origin.get("1"), staging)
+        staged = stage(origin.get("1"), staging)
         (staged.folder / "run.json").write_text("{")
         with pytest.raises(StoreError):
             store.add(StagedRun(staged.folder, staged.uid))
@@ -394,7 +394,6 @@ def test_commands_read_and_write_a_store_of_another_package(recorded, tmp_path, 
 
 
 def test_board_shows_a_store_of_another_package(recorded, tmp_path):
-    from sacristan.runs.board.policy import Policy
     from starlette.testclient import TestClient
 
     from sacristan.runs.board.app import create_app
@@ -403,7 +402,7 @@ def test_board_shows_a_store_of_another_package(recorded, tmp_path):
     with open_store(recorded) as origin, open_store(url, create=True) as target:
         for number in ("1", "2"):
             copy(origin.get(number), target)
-    with TestClient(create_app(lambda: open_store(url), Policy()), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(lambda: open_store(url)), base_url="http://127.0.0.1") as client:
         assert "contract" in client.get("/runs").text
         assert "train/loss" in client.get("/runs/1").text
         assert client.get("/compare", params={"run": ["1", "2"]}).status_code == 200
