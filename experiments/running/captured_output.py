@@ -31,8 +31,6 @@ from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.files import Descriptor
 
 __all__ = [
-    "PART_BYTES",
-    "OutputFile",
     "Spill",
     "capturing_in_order",
     "read_parts",

@@ -31,7 +31,6 @@ from sacristan.observers.record.object_names import named, object_name
 from sacristan.observers.record.schema import CONFIG
 
 __all__ = [
-    "CHANGED",
     "INCIDENT",
     "Replayed",
     "Unframed",
@@ -44,7 +43,6 @@ __all__ = [
     "make_print_config",
     "make_print_named_configs",
     "make_replay",
-    "narrowed",
     "replaying",
     "save_config",
     "unread_tools",

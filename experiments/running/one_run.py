@@ -26,7 +26,7 @@ from sacred.run import Run
 
 from sacristan.ingredients.errors import ConcurrentRunError
 
-__all__ = ["Forked", "Owner", "check_nested", "ending_children", "given_back", "only_run", "watch"]
+__all__ = ["Owner", "check_nested", "ending_children", "given_back", "only_run", "watch"]
 
 _log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from sacristan.observers.record.protocols import (
     RewindableObserver,
 )
 
-__all__ = ["Recorder", "reported"]
+__all__ = ["Recorder"]
 
 _log = logging.getLogger(__name__)
 # Changes of the config that are sent at once.

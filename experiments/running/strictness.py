@@ -261,7 +261,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
     Arguments of captured functions count as entries if the config can fill them in.
     """
     added = sorted(computed.changes.added)
-    parameters = dict(_parameters(experiment, computed.function))
+    parameters = dict(_config_arguments(experiment, computed.function))
     arguments = [*parameters, *(join_paths(name, key) for name, each in parameters.items() for key in each.keys)]
     required, given = _required(experiment), set[str]()
     known = _dotted(computed.values, without=added)
@@ -274,7 +274,7 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
         prefixes = [each for each in iter_prefixes(name) if each not in known]
         argument = next((each for each in prefixes if each in parameters), None)
         if argument is not None and parameters[argument].has(rel_path(argument, name)):
-            _check_parameter(computed, argument, parameters[argument])
+            _check_argument(computed, argument, parameters[argument])
         elif owner := next((each for each in prefixes if _may_give(required, each, computed.values)), None):
             given.add(owner)
         else:
@@ -376,7 +376,7 @@ def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Parameter:
+class _ConfigArgument:
     """An argument that the config can fill in.
 
     Attributes:
@@ -397,7 +397,7 @@ class _Parameter:
         return not key or not self.keys or key in self.keys
 
 
-def _check_parameter(computed: ComputedConfig, name: str, parameter: _Parameter) -> None:
+def _check_argument(computed: ComputedConfig, name: str, parameter: _ConfigArgument) -> None:
     """Reject a value of the wrong type for an argument, and convert one of the right type."""
     value, default = get_by_dotted_path(computed.values, name), parameter.default
     if default is inspect.Parameter.empty:
@@ -412,7 +412,7 @@ def _check_parameter(computed: ComputedConfig, name: str, parameter: _Parameter)
         computed.replace(name, fitting)
 
 
-def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, _Parameter]]:
+def _config_arguments(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, _ConfigArgument]]:
     """Yield every entry declared only by a captured function's signature, by its dotted name.
 
     These are the arguments of the command, and those of other functions that have a default: the caller passes the
@@ -426,7 +426,7 @@ def _parameters(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[s
                 if not name.startswith("_") and (captured == command or name in function.signature.kwargs):
                     default = function.signature.kwargs.get(name, inspect.Parameter.empty)
                     is_strict = name in function.__annotations__ or is_shipped(function.__code__.co_filename)
-                    yield join_paths(root, captured.prefix, name), _Parameter(default, is_strict)
+                    yield join_paths(root, captured.prefix, name), _ConfigArgument(default, is_strict)
 
 
 def _dotted(config: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:

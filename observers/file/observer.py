@@ -23,7 +23,14 @@ from sacristan.observers.errors import ArtifactError
 from sacristan.observers.file.recording import Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
 from sacristan.observers.file.sacreds_interface import SacredsInterface
-from sacristan.observers.file.sessions import Session, folder_of, new_session, resumed_session, started_session, uid_in
+from sacristan.observers.file.sessions import (
+    OpenRecord,
+    folder_of,
+    new_session,
+    resumed_session,
+    started_session,
+    uid_in,
+)
 from sacristan.observers.record.files import file_name, lasting_path
 from sacristan.observers.record.guarding import guarded, guarded_without_lock
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
@@ -34,7 +41,7 @@ from sacristan.observers.record.run_folder import artifact_path, make_numbered_f
 from sacristan.observers.record.schema import DESTINATION, EARLIER_FOLDER
 from sacristan.observers.record.stored_files import copy_file, keep, open_file, path_below
 
-__all__ = ["FileObserver", "file_observer", "keep_artifact", "keep_resource", "run_folder"]
+__all__ = ["FileObserver", "file_observer", "run_folder"]
 
 _log = logging.getLogger(__name__)
 
@@ -154,7 +161,7 @@ class FileObserver(SacredsInterface):
                 self._started().provenance.gather(self._lock, beginning.ex_info, with_reads=with_reads)
             return session.run_id
 
-    def _session(self, beginning: Beginning) -> Session:
+    def _session(self, beginning: Beginning) -> OpenRecord:
         """Open the record that the run continues, or a new one."""
         where = (
             beginning,
@@ -198,7 +205,7 @@ class FileObserver(SacredsInterface):
             return None
         return folder_of(Path(self.basedir), first.uid)
 
-    def _record(self, session: Session, beginning: Beginning) -> None:
+    def _record(self, session: OpenRecord, beginning: Beginning) -> None:
         """Begin to record a session."""
         self._own()
         if session.base != Path(self.basedir):  # nothing can be written there

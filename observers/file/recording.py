@@ -13,7 +13,7 @@ from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.provenance import LabSources, Provenance
 from sacristan.observers.file.run_file import InfoFile
 from sacristan.observers.file.sacred_form import sacred_metrics, to_ticks
-from sacristan.observers.file.sessions import Session
+from sacristan.observers.file.sessions import OpenRecord
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.guarding import Apart, Pace
@@ -59,7 +59,9 @@ class Recording:
         start: When the run started, in UTC.
     """
 
-    def __init__(self, session: Session, sources: LabSources, lock: threading.RLock, *, is_spool: bool = False) -> None:
+    def __init__(
+        self, session: OpenRecord, sources: LabSources, lock: threading.RLock, *, is_spool: bool = False
+    ) -> None:
         self.base = sources.base
         self.is_spool = is_spool
         self.lock = lock

@@ -34,7 +34,7 @@ from sacristan.observers.record.run_folder import make_run_folder
 from sacristan.observers.record.schema import FORMAT, RUN, newer_format, read_json
 
 __all__ = [
-    "Session",
+    "OpenRecord",
     "folder_of",
     "new_session",
     "open_for_resuming",
@@ -44,8 +44,8 @@ __all__ = [
 ]
 
 
-class Session(NamedTuple):
-    """A session whose record is open, and locked.
+class OpenRecord(NamedTuple):
+    """The record of a session, open and locked.
 
     Attributes:
         lease: Writes the lease, and holds the lock.
@@ -66,7 +66,9 @@ class Session(NamedTuple):
         return LabSources(experiment, store, base, self.earlier_sources)
 
 
-def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None) -> Session:
+def new_session(
+    beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None
+) -> OpenRecord:
     """Create the folder of a new run, and open its record.
 
     If nothing can be created below `base`, the session is in a temporary folder. `states_folder` is the run's folder of
@@ -79,10 +81,10 @@ def new_session(beginning: Beginning, base: Path, beat_interval_s: float, states
     entry = new_entry(beginning) | ({"states_folder": str(states_folder.absolute())} if states_folder else {})
     run = RunFile(journal, entry, beginning.meta_info)
     lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
-    return Session(base, journal, lease, run, beginning.at, run_id)
+    return OpenRecord(base, journal, lease, run, beginning.at, run_id)
 
 
-def started_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> Session:
+def started_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> OpenRecord:
     """Open the record of a queued run, which starts now.
 
     The meta entry receives what was noted when the run was queued. Raises ResumeError if the run is no longer queued,
@@ -101,10 +103,10 @@ def started_session(folder: Path, beginning: Beginning, base: Path, beat_interva
         entry["host"] = {name: value for name, value in entry["host"].items() if name != "user"} | queued_by
         run = RunFile(journal, entry, meta_info)
     lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
-    return Session(base, journal, lease, run, beginning.at, journal.folder.name)
+    return OpenRecord(base, journal, lease, run, beginning.at, journal.folder.name)
 
 
-def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> Session:
+def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> OpenRecord:
     """Open the record of an earlier session, and note the new one in it.
 
     The meta entry receives the run's uid. If it cannot be resumed, the record is unchanged.
@@ -123,7 +125,7 @@ def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interva
         journal.clear()
     beginning.meta_info["uid"] = before["uid"]
     start = datetime.fromisoformat(before["start_time"])
-    return Session(base, journal, lease, run, start, journal.folder.name, before["experiment"]["sources"])
+    return OpenRecord(base, journal, lease, run, start, journal.folder.name, before["experiment"]["sources"])
 
 
 def folder_of(base: Path, uid: str) -> Path | None:

@@ -19,7 +19,6 @@ import numpy as np
 from sacristan.observers.errors import MediaError
 
 __all__ = [
-    "SIGNATURE",
     "Snapshot",
     "animated_png_bytes",
     "as_bytes",

@@ -33,7 +33,7 @@ from sacristan.observers.artifacts.intake import Incoming
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
-from sacristan.observers.mongo.contents import Contents, Upload, content_id
+from sacristan.observers.mongo.contents import StoredContents, Upload, content_id
 from sacristan.observers.mongo.documents import Packer, files_in, object_id
 from sacristan.observers.mongo.layout import Collections, Document, make_artifact_indexes
 from sacristan.observers.record.json_text import parse_json
@@ -65,7 +65,7 @@ class ArtifactDelivery:
         self._store = ArtifactStore(base)
         self._collections = collections
         self._upload = Upload(collections)
-        self._contents = Contents(collections)
+        self._contents = StoredContents(collections)
         self._numbers: dict[tuple, int] = {}
         self._failed: set[tuple] = set()
         self._work: tuple[tuple, Iterator[None]] | None = None

@@ -30,7 +30,7 @@ from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.stored_files import md5_in
 
-__all__ = ["Contents", "Shipment", "Upload", "content_id", "incomplete_files", "send_file"]
+__all__ = ["Shipment", "StoredContents", "Upload", "content_id", "incomplete_files"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ _BATCH_FILES = 10_000
 _RENEWED_S = 1200.0
 
 
-class Contents:
+class StoredContents:
     """The contents that one process has stored in a database, or found there."""
 
     def __init__(self, collections: Collections) -> None:
@@ -228,7 +228,7 @@ class Shipment:
     folder: Path
     base: Path
     collections: Collections
-    contents: Contents
+    contents: StoredContents
     uid: str
     run_id: Any = None
 

@@ -34,7 +34,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from sacristan.observers.mongo.artifacts import ArtifactDelivery
-from sacristan.observers.mongo.contents import Contents, Shipment
+from sacristan.observers.mongo.contents import Shipment, StoredContents
 from sacristan.observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
 from sacristan.observers.mongo.layout import (
     PATIENCE_S,
@@ -117,7 +117,7 @@ class Delivery:
         self.artifacts = ArtifactDelivery(self.base, self.collections)
         self.run_id: Any = None
         self.was_removed = self.was_started = False
-        self._contents = Contents(self.collections)
+        self._contents = StoredContents(self.collections)
         self._wanted_id = wanted_id
         self._overwrite = overwrite
         self._turn: Any = None

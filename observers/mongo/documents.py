@@ -42,8 +42,6 @@ from sacristan.observers.record.schema import (
 __all__ = [
     "ENTRY_BYTES",
     "FILE",
-    "LIST_BYTES",
-    "MAX_DEPTH",
     "OUTPUT_HEAD_BYTES",
     "OUTPUT_TAIL_BYTES",
     "Packer",

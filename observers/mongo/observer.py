@@ -47,8 +47,14 @@ from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.stored_files import make_shared
 
-__all__ = ["MongoObserver", "SpoolingObserver"]
+__all__ = ["MongoObserver"]
 
+START_BOUND_S = 2.5
+# How long the end of a run waits for a server that has answered during the run, and for one that never has.
+DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0
+DRAIN_VARIABLE = "SACRISTAN_DRAIN_S"
+# Seconds between two heartbeats in the database, so that a run that sends a large artifact does not look dead.
+ARTIFACTS_SLICE_S = 2.0
 # Name of the folder that holds the run in a spool.
 _SPOOLED = "run"
 
@@ -79,13 +85,13 @@ def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(event)
-    def take(self: SpoolingObserver, *args: Any, **kwargs: Any) -> Any:
+    def take(self: _SpoolingObserver, *args: Any, **kwargs: Any) -> Any:
         return None if self._spool is None else event(self._spool, *args, **kwargs)
 
     return take
 
 
-class SpoolingObserver(BeginningObserver):
+class _SpoolingObserver(BeginningObserver):
     """Base of an observer that needs a record of the run, and keeps one in a spool if no other observer does."""
 
     spool_dir: Path
@@ -133,18 +139,7 @@ class SpoolingObserver(BeginningObserver):
     failed_event = _spooled(FileObserver.failed_event)
 
 
-# ---------------------------------------------------------------------- `mongoobserver`
-
-
-START_BOUND_S = 2.5
-# How long the end of a run waits for a server that has answered during the run, and for one that never has.
-DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0
-DRAIN_VARIABLE = "SACRISTAN_DRAIN_S"
-# Seconds between two heartbeats in the database, so that a run that sends a large artifact does not look dead.
-ARTIFACTS_SLICE_S = 2.0
-
-
-class MongoObserver(SpoolingObserver, SacredMongoObserver):
+class MongoObserver(_SpoolingObserver, SacredMongoObserver):
     """Delivers runs to a MongoDB, in the background; outages only delay them.
 
         ex.observers += [FileObserver("my_runs"), MongoObserver("mongodb://db.lab:27017", "sacred")]

@@ -35,7 +35,6 @@ from sacristan.observers.record.schema import NOTIFIED_FOLDER
 __all__ = [
     "ABANDONED_S",
     "ADDRESSES_VARIABLE",
-    "AFTER_VARIABLE",
     "LEVELS",
     "SENT",
     "Message",
@@ -46,7 +45,6 @@ __all__ = [
     "finished_after_s",
     "message_text",
     "read_addresses",
-    "shown",
 ]
 
 # Levels of alerts, the lowest first.

@@ -28,7 +28,6 @@ __all__ = [
     "file_digest",
     "imported_files",
     "imported_sources",
-    "is_installed",
     "is_loose",
     "md5_of",
     "module_files",

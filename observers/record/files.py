@@ -24,7 +24,6 @@ except ImportError:  # not on Windows
 
 __all__ = [
     "BINARY",
-    "MAX_BYTES",
     "Descriptor",
     "check_regular",
     "file_name",

@@ -42,20 +42,7 @@ from sacristan.observers.record.redaction import hide_passwords
 from sacristan.observers.record.schema import MEDIA, read_json_lines
 from sacristan.observers.tensorboard.event_file import EventFile
 
-__all__ = [
-    "LAST_STEP",
-    "RunEvents",
-    "as_step",
-    "file_version",
-    "graph_event",
-    "graph_of",
-    "media_events",
-    "recorded_media",
-    "restart_event",
-    "scalar_event",
-    "session_end",
-    "session_start",
-]
+__all__ = ["RunEvents", "graph_of"]
 
 _log = logging.getLogger(__name__)
 

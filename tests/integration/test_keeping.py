@@ -540,12 +540,12 @@ def test_content_that_a_new_run_finds_is_kept(tmp_path, mongo_url, database):
                 store.remove(store.find())
                 left = [path.name for path in folder.glob("store/_resources/*")]
             else:
-                from sacristan.observers.mongo.contents import Contents
+                from sacristan.observers.mongo.contents import StoredContents
                 from sacristan.observers.mongo.layout import Collections
 
                 old = datetime.fromtimestamp(LONG_AGO) - timedelta(days=1)
                 database.fs.files.update_many({}, {"$set": {"uploadDate": old}, "$unset": {"used": ""}})
-                Contents(Collections(database)).store(folder / "data.csv", "data.csv")
+                StoredContents(Collections(database)).store(folder / "data.csv", "data.csv")
                 store.remove(store.find())
                 left = [file["filename"] for file in database.fs.files.find({})]
         assert len(left) == 1

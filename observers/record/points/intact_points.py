@@ -40,7 +40,6 @@ from sacristan.observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS,
 
 __all__ = [
     "ENTRY_BYTES",
-    "Block",
     "blocks_in",
     "damage_in",
     "damaged",

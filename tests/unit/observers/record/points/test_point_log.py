@@ -1,5 +1,7 @@
 """Points of forked children on their way: each is taken once, also by a parent that is killed on the way."""
 
+from __future__ import annotations
+
 import pytest
 
 from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints
