@@ -268,11 +268,7 @@ _bundle: contextvars.ContextVar[Path | None] = contextvars.ContextVar("bundle", 
 
 
 class Replayed(Exception):  # noqa: N818 - it is no error
-    """The training has repeated the step, and ends here.
-
-    Args:
-        finding: The cause of the non-finite step; None if it was finite.
-    """
+    """The training has repeated the step, and ends here; `finding` is the cause of a non-finite step, else None."""
 
     def __init__(self, report: str, finding: Mapping[str, Any] | None) -> None:
         super().__init__(report)

@@ -326,11 +326,7 @@ def _of_named_configs(
 
 
 class _AtDefault:
-    """Checks whether an entry is at its default although a named config or file sets it.
-
-    Args:
-        parts: Dotted paths of the ingredients.
-    """
+    """Checks whether an entry is at its default although a named config or file sets it; `parts` are ingredients."""
 
     def __init__(self, changes: Any, parts: Collection[str]) -> None:
         self._changed = {*changes.added, *changes.modified, *changes.typechanged}

@@ -60,13 +60,10 @@ _KEEP_NO_RECORD = (SlackObserver, TelegramObserver, TensorBoardObserver)
 
 @dataclasses.dataclass
 class _Request:
-    """A call of a command, as typed.
+    """A call of a command, as typed; `named_configs` are in the order in which they apply.
 
-    Attributes:
-        reader: The command whose settings are used: `command`, or the one that print_config shows.
-        named_configs: Named configs and config files, in the order in which they apply.
-        force: Whether values of the wrong type and new entries are accepted.
-        log_level: Level of the root logger; None leaves it.
+    `reader` is the command whose settings are used: `command`, or the one that print_config shows. `force` accepts
+    values of the wrong type and new entries. A `log_level` of None leaves that of the root logger.
     """
 
     command: str

@@ -19,11 +19,9 @@ __all__ = ["MainFile", "module_of"]
 
 
 class MainFile:
-    """The file that creates an experiment; `names` are its globals.
+    """The file that creates an experiment, whose globals are `names`; its `path` is None in a notebook or a prompt.
 
-    Attributes:
-        path: Its path; None in a notebook or a prompt.
-        module: Name of the module, if it was started as `python -m package.module`; else None.
+    `module` is the name of the module, if it was started as `python -m package.module`; else None.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:

@@ -46,16 +46,10 @@ _MOST_CONFIGS = 100
 
 
 class Recorder:
-    """Buffers metrics, media and output of a run, and writes them to its observers.
+    """Buffers metrics, media and output of a run, and writes them to its observers; these may change until `begin`.
 
-    Any thread may log. Writing is for one thread at a time, which holds `lock`.
-
-    Args:
-        run: The run; its observers may still change until `begin`.
-        owner: The process that owns the record; forked children write nothing here.
-
-    Attributes:
-        lock: Held by each heartbeat, and by whatever may not happen during one.
+    Any thread may log. Writing is for one thread at a time, which holds `lock`, as does whatever may not happen during
+    a heartbeat. Forked children of the `owner` of the record write nothing here.
     """
 
     def __init__(self, run: Run, metrics: MetricsBuffer, owner: Owner) -> None:

@@ -193,14 +193,9 @@ def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
 
 
 class _Criteria:
-    """Criteria that a recorded run must meet to be resumed by a new one.
+    """Criteria that a recorded run must meet to be resumed by a new one: `identity` is experiment, command and parent.
 
-    Attributes:
-        identity: Name of the experiment, command and parent.
-
-    Args:
-        ignored: Dotted names of entries of the config that do not count.
-        legacy_defaults: Values of entries that a record may lack, nested.
+    Entries of the config in `ignored` do not count; `legacy_defaults` has values of those that a record may lack.
     """
 
     def __init__(self, run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> None:

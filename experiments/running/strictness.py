@@ -377,11 +377,9 @@ def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _ConfigArgument:
-    """An argument that the config can fill in.
+    """An argument that the config can fill in; without a default, that is `inspect.Parameter.empty`.
 
-    Attributes:
-        default: Its default, or `inspect.Parameter.empty`.
-        is_strict: Whether the default's type is that of the argument: it has an annotation, or is of the lab.
+    The type of the default is that of the argument (`is_strict`) if that has an annotation, or is of the lab.
     """
 
     default: Any

@@ -50,14 +50,9 @@ def check_interval(interval_s: float | None) -> float | None:
 class Sampler:
     """Samples in a thread of its own: after a second, then at every multiple of the interval, and when it is stopped.
 
-    A source that cannot be read is logged once and left out. Made and started on the main thread, so that no
-    process is forked while the thread imports a module.
-
-    Args:
-        log: Takes a metric's name, value and step.
-        folder: Folder whose disk `system/disk_free_bytes` measures.
-        nvml: The module `pynvml`, or a substitute.
-        elapsed_s: Seconds of the run's earlier sessions.
+    A source that cannot be read is logged once and left out. Made and started on the main thread, so that no process is
+    forked while the thread imports a module. `log` takes a metric's name, value and step; `system/disk_free_bytes`
+    measures the disk of `folder`; `elapsed_s` are the seconds of the run's earlier sessions.
     """
 
     def __init__(

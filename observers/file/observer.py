@@ -65,7 +65,7 @@ class FileObserver(SacredsInterface):
         template: Accepted for compatibility with Sacred; reports are not rendered.
         priority: Observers with a higher priority receive events first.
         copy_artifacts: Whether to copy artifacts into the run's folder, and resources below `basedir` into
-            `resource_dir`. Otherwise a MongoObserver delivers them from where they are, as they are by then.
+            `resource_dir`. Otherwise a MongoObserver reads them where they are, with the content they have then.
         copy_sources: Whether to copy sources into `source_dir`.
 
     Attributes:

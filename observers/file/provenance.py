@@ -119,18 +119,12 @@ class Provenance:
 
 
 class LabSources:
-    """Keeps what a run imports, whenever `look` is called.
+    """Keeps what a run imports, whenever `look` is called; without a `store`, it keeps no copies.
 
-    Args:
-        experiment: What Sacred says about the experiment: `base_dir`, `mainfile`, and the first `sources`.
-        store: The folder of contents; None keeps no copies.
-        base: The folder of runs, which the paths of contents are relative to.
-        earlier: Sources of the run's earlier sessions: the name of each, and where its content is kept.
-
-    Attributes:
-        pairs: The name of each source, and where its content is kept. If a name occurs twice, the last is the newest.
-        changed: Names whose content differs from the earlier sessions.
-        missing: Names whose content could not be kept so far, and why.
+    `experiment` is what Sacred says about it: `base_dir`, `mainfile`, and the first `sources`. `pairs` has the name of
+    each source, and where its content is kept, relative to the folder of runs `base`; of a name that occurs twice, the
+    last is the newest. `changed` are names whose content differs from the `earlier` sessions, `missing` those whose
+    content could not be kept so far, and why.
     """
 
     def __init__(

@@ -50,13 +50,8 @@ def recording_of(uid: str | None) -> Recording | None:
 class Recording:
     """One run that this process records. Hold `lock` while calling a method, unless it says otherwise.
 
-    Args:
-        lock: The lock held by every event of the observer.
-        is_spool: Whether the folder of runs belongs to this run alone, and is removed once the run is delivered.
-
-    Attributes:
-        lease: Writes `lease.json`, and holds the lock on the record.
-        start: When the run started, in UTC.
+    `start` is when the run started, in UTC. The folder of runs of a spool (`is_spool`) belongs to this run alone, and
+    is removed once the run is delivered.
     """
 
     def __init__(

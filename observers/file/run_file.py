@@ -36,14 +36,10 @@ _LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
 
 
 class Beginning(NamedTuple):
-    """The arguments of Sacred's event for a run that starts, or is queued.
+    """The arguments of Sacred's event for a run that starts, or is queued, at a time in UTC without a time zone.
 
-    Attributes:
-        ex_info: The experiment: name, sources, dependencies, repositories.
-        at: When, in UTC without a time zone.
-        meta_info: The run's meta entry. Observers add the uid, and remove what is meant for them.
-        run_id: The id that the run should have, or got from an earlier observer; None for the next free one.
-        is_queued: Whether the run is queued, and another process will start it.
+    Observers add the uid to `meta_info`, and remove what is meant for them. `run_id` is the id that the run should
+    have, or got from an earlier observer; None for the next free one.
     """
 
     ex_info: dict[str, Any]
@@ -80,11 +76,7 @@ class Beginning(NamedTuple):
 
 
 class RunFile:
-    """Writes `run.json` whenever something in it changes.
-
-    Args:
-        entry: The content: from `new_entry`, or `sessions.resumed_entry`.
-    """
+    """Writes `run.json` whenever something in `entry` changes: it is from `new_entry` or `sessions.resumed_entry`."""
 
     def __init__(self, journal: Journal, entry: dict[str, Any], meta_info: Mapping[str, Any]) -> None:
         self.entry = {**entry, "folder": str(journal.folder.absolute())}

@@ -64,9 +64,6 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
     """Has the methods and attributes of Sacred's observer, and passes `isinstance`.
 
     Sacred's constructor is not called: every method of it that does something is overridden.
-
-    Attributes:
-        recording: The recording of the run; None before it starts.
     """
 
     VERSION = FORMAT

@@ -45,12 +45,9 @@ __all__ = [
 
 
 class OpenRecord(NamedTuple):
-    """The record of a session, open and locked.
+    """The record of a session, open and locked by its `lease`.
 
-    Attributes:
-        lease: Writes the lease, and holds the lock.
-        start: When the run started, or was queued, in UTC without a time zone; for a resumed run, its first session.
-        earlier_sources: Sources of the earlier sessions: the name of each, and where its content is kept.
+    `start` is when the run started, or was queued, in UTC without a time zone; of a resumed run, its first session.
     """
 
     base: Path

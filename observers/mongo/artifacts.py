@@ -211,20 +211,11 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
 
 
 def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
-    """Download a version of an artifact, unless the local store has its contents.
+    """Download a version of an artifact, unless the local store below `root` has its contents; None if there is none.
 
-    Args:
-        collections: The collections of the database.
-        reference: As for `ArtifactStore.resolve`, with the database's version numbers.
-        root: The folder of the local store of artifacts.
-
-    Returns:
-        The version, with its contents in the local store; None if the database has no such version.
-
-    Raises:
-        ArtifactError: If the reference is invalid or ambiguous, or the store cannot be written.
-        ArtifactDamagedError: If the database's copy is damaged.
-        pymongo.errors.PyMongoError: If the database cannot be reached or refuses.
+    `reference` is as for `ArtifactStore.resolve`, with the database's version numbers. Raises ArtifactError if it is
+    invalid or ambiguous, or the store cannot be written, ArtifactDamagedError if the database's copy is damaged, and
+    PyMongoError if the database cannot be reached or refuses.
     """
     document = _find(collections, parse_reference(reference))
     if document is None:

@@ -143,8 +143,7 @@ class StoredContents:
 class Upload:
     """Puts the contents of artifacts into GridFS, in pieces that may be sent any number of times.
 
-    Attributes:
-        incomplete: Ids of contents that the database lists without all of their pieces.
+    `incomplete` are ids of contents that the database lists without all of their pieces.
     """
 
     def __init__(self, collections: Collections) -> None:
@@ -219,10 +218,8 @@ def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]
 class Shipment:
     """A run, and the database that it is delivered to.
 
-    Attributes:
-        folder: The run's folder, which may be moved.
-        base: The folder that paths of stored sources and resources are relative to.
-        run_id: The `_id` of the run's document; None before it is found or inserted.
+    Its folder may be moved. Paths of stored sources and resources are relative to `base`. `run_id` is None before the
+    run's document is found or inserted.
     """
 
     folder: Path

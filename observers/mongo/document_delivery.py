@@ -93,11 +93,8 @@ def is_running(run: Mapping[str, Any]) -> bool:
 class DocumentDelivery:
     """Sends the document of one run, and the files that only this run has.
 
-    Args:
-        shipment: The run, and the database; its `run_id` is set when the document is found or inserted.
-
-    Attributes:
-        sent: The entries that were sent, as they are stored.
+    The `run_id` of the shipment is set when the document is found or inserted. `sent` has the entries that were sent,
+    as they are stored.
     """
 
     def __init__(self, shipment: Shipment, *, with_checkpoints: bool = False) -> None:

@@ -73,14 +73,10 @@ def object_id(*parts: str | int) -> bson.ObjectId:
 
 
 class Packer:
-    """Makes entries of one run's document storable.
+    """Makes entries of one run's document storable, and tells whether all of them can be restored exactly (`is_exact`).
 
-    Args:
-        uid: The run's uid; files of stand-ins belong to this run alone.
-
-    Attributes:
-        files: The files of stand-ins: content by id. Some may not be used in the end.
-        is_exact: Whether everything packed so far can be restored exactly.
+    `files` has the files of stand-ins, content by id; some may not be used in the end. They belong to the run of the
+    uid alone.
     """
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:

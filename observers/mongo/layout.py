@@ -85,13 +85,8 @@ _WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|re
 class Collections:
     """The collections of one prefix of a database; creating this object sends nothing to the server.
 
-    Args:
-        prefix: The prefix of the names, without its underscore; empty for none.
-        collection: The name of the collection of runs, regardless of the prefix; empty for the usual name.
-
-    Attributes:
-        sweep_journal: Trials of sweeps of earlier versions.
-        files, file_chunks: The collections of GridFS.
+    `collection` is the name of the collection of runs, regardless of the prefix. Both names are empty for the usual
+    ones. `sweep_journal` has trials of sweeps of earlier versions; `files` and `file_chunks` are GridFS.
     """
 
     def __init__(self, database: Database[Document], prefix: str = "", collection: str = "") -> None:

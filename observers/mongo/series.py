@@ -64,9 +64,7 @@ class Behind(Exception):  # noqa: N818 - it is expected, not an error
 class PointDelivery:
     """Sends the points of one run's folder.
 
-    Attributes:
-        num_sent: How many points of the folder are delivered, or left out because they are damaged.
-        counts: How many points of each metric are delivered.
+    `num_sent` points are delivered, or left out because they are damaged; `counts` has those delivered by metric.
     """
 
     def __init__(self, shipment: Shipment, start: datetime) -> None:
@@ -271,11 +269,7 @@ _OWNER = "media"
 
 
 class MediaDelivery:
-    """Sends the media of one run's folder.
-
-    Attributes:
-        num_sent: How many entries of the folder are delivered.
-    """
+    """Sends the media of one run's folder; `num_sent` entries are delivered."""
 
     def __init__(self, shipment: Shipment) -> None:
         self._run = shipment

@@ -29,16 +29,9 @@ LAST_ATTEMPT_S = 3.0
 class Shipper(threading.Thread):
     """Delivers one run's folder again and again, until it is stopped and everything is delivered, or time is up.
 
-    Args:
-        connect: Creates the delivery, with its own connections. It is called again if it fails, such as for a URL with
-            an unknown server, and when the server has logged the user out.
-        folder: Returns the run's folder, which may be moved.
-        label: The destination in messages.
-
-    Attributes:
-        delivery: The delivery; None until it is created.
-        attempted: Set after the first attempt.
-        has_delivered: Whether the server has ever accepted a delivery.
+    `connect` creates the delivery, with its own connections. It is called again if it fails, such as for a URL with an
+    unknown server, and when the server has logged the user out. `attempted` is set after the first attempt, and
+    `has_delivered` once the server has accepted a delivery.
     """
 
     def __init__(self, connect: Callable[[], Delivery], folder: Callable[[], Path], label: str) -> None:

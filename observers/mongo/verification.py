@@ -26,12 +26,10 @@ _SHOWN = 5
 
 
 class Lost(NamedTuple):
-    """The parts of a run that a database lacks.
+    """What a database lacks of a run; `parts` says it in words, and is empty if nothing is missing.
 
-    Attributes:
-        parts: In words; empty if nothing is missing.
-        metrics: Ids of the documents of metrics that were cut short.
-        files: Ids of the files in GridFS that are missing or incomplete.
+    `metrics` are ids of the documents of metrics that were cut short, `files` ids of files in GridFS that are missing
+    or incomplete.
     """
 
     parts: list[str]

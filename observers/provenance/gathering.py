@@ -100,13 +100,10 @@ class Gathering:
     """Gathers git, packages, libraries and machine in a thread, and determinism flags whenever `look` is called.
 
     The flags may be set during the run, by the ingredient `device` or by the user, and torch may be imported late. So
-    flags and libraries are read when the run is created, with its heartbeats, and at its end.
-
-    Args:
-        lock: Held by the caller of `look`.
-        note_changes: In a resumed run, called with the differences from the first session, see `environment_changes`;
-            None in a run's first session.
-        with_reads: Whether to record the files and environment variables that the run reads, at its end.
+    flags and libraries are read when the run is created, with its heartbeats, and at its end. Then the files and
+    environment variables that the run has read are recorded, too, unless `with_reads` is False. The caller of `look`
+    holds `lock`. In a resumed run, `note_changes` receives the differences from the first session; see
+    `environment_changes`.
     """
 
     def __init__(

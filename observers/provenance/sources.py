@@ -209,9 +209,8 @@ def _real_folder(folder: str) -> str:
 class Libraries:
     """Finds the imported libraries whenever `look` is called; one thread at a time.
 
-    Attributes:
-        found: By import name: the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
-            imported file in `files`, and a `digest` of all of them.
+    `found` has by import name the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
+    imported file in `files`, and a `digest` of all of them.
     """
 
     def __init__(self, base_dir: str | Path) -> None:
@@ -320,12 +319,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 class OpenedFiles:
     """Notes the files in some folders that this process opens for reading, from `begin` to `end`.
 
-    Files that it also opens for writing are made by the run and do not count, nor do code, which is recorded as
-    sources, installed packages, hidden folders, and files below `without`.
-
-    Args:
-        folders: The folders; names are relative to the first one that contains the file.
-        without: A folder whose files do not count, such as that of the record.
+    Names are relative to the first folder that contains the file. Files that the process also opens for writing are
+    made by the run and do not count, nor do code, which is recorded as sources, installed packages, hidden folders, and
+    files below `without`, such as the record.
     """
 
     def __init__(self, folders: Iterable[Path], without: Path) -> None:

@@ -23,14 +23,10 @@ _COPIED_BYTES = 24 * 2**18
 class AppendFile:
     """An append-only file of whole records, whose torn tail is cut off when it is opened.
 
-    Args:
-        path: The file; created when the first record is written.
-        record_bytes: Length of a record; None for lines; 0 for a stream without records.
-        note: Called with the offset and the bytes of everything that is written.
-        say: Called by `write` with the path and the error if data has to wait.
-
-    Attributes:
-        num_lost_bytes: Bytes that were dropped because they had to wait for too long.
+    It is created when the first record is written. `record_bytes` is the length of a record; None for lines; 0 for a
+    stream without records. `note` is called with the offset and the bytes of everything that is written, and `say` by
+    `write` with the path and the error if data has to wait. `num_lost_bytes` were dropped because they had to wait for
+    too long.
     """
 
     def __init__(

@@ -48,8 +48,7 @@ class Owned:
 class Apart:
     """Runs the parts of an event separately: an error in one is logged once, and the next part follows.
 
-    Attributes:
-        failed: The parts whose last attempt failed.
+    `failed` has the parts whose last attempt failed.
     """
 
     def __init__(self) -> None:

@@ -26,11 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class Journal:
-    """Writes the record of one run.
-
-    Attributes:
-        num_failures: Writes that failed so far; most succeed later.
-    """
+    """Writes the record of one run; most of the `num_failures` writes that failed so far succeed later."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = lasting_path(folder)

@@ -92,13 +92,9 @@ _MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
 
 
 class MediaFiles:
-    """Writes the media of one run.
+    """Writes the media of one run; `num_lost` were dropped, or had no content.
 
-    Args:
-        say: Called with a path and an error for media that cannot be written yet, and are retried.
-
-    Attributes:
-        num_lost: Media that were dropped, or that had no content.
+    `say` is called with a path and an error for media that cannot be written yet, and are retried.
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:

@@ -51,8 +51,8 @@ def is_secret_name(name: str) -> bool:
 def hide_passwords(value: Any) -> Any:
     """Replace the password of every URL in a value by `***`.
 
-    A password is the text between : and @, the user of an http URL without a password, which is a token, and the value
-    of an option called a password.
+    A password is the text between : and @, and the value of an option whose name says so. The user of an http URL
+    without a password is a token, and hidden as well.
 
     >>> hide_passwords({"url": "postgresql://ann:s3cret@db.lab/lab", "lr": 0.1})
     {'url': 'postgresql://ann:***@db.lab/lab', 'lr': 0.1}

@@ -30,11 +30,8 @@ _HEAD_BYTES, _SUM_BYTES = 12, 4
 class EventFile:
     """Appends records; if the disk is full, they are kept up to a bound and retried, as in `AppendFile`.
 
-    Args:
-        path: The file; created with its folder when the first record is written.
-
-    Attributes:
-        num_lost: Number of records dropped because the disk was full for too long.
+    The file and its folder are created when the first record is written. `num_lost` records were dropped because the
+    disk was full for too long.
     """
 
     def __init__(self, path: Path) -> None:

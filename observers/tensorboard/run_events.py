@@ -48,11 +48,9 @@ _log = logging.getLogger(__name__)
 
 
 class RunEvents:
-    """Writes the points and media of a run to an event file of this session.
+    """Writes the points and media of a run to an event file of this session, whose name has the run's uid.
 
-    Args:
-        uid: The run's uid, a part of the names of the files.
-        config: The run's config, TensorBoard's hyper-parameters.
+    The config becomes TensorBoard's hyper-parameters.
     """
 
     def __init__(self, folder: Path, uid: str, config: Mapping[str, Any], start: datetime) -> None:

@@ -123,14 +123,9 @@ class Half:
 
 
 class LivePoints:
-    """Takes points from any thread, in well under a microsecond.
+    """Takes points from any thread, in well under a microsecond, of a run that began at `start` (seconds since 1970).
 
-    Args:
-        path: The file. If it is None or cannot be mapped, the memory is lost with the process.
-        start: When the run started, in seconds since 1970.
-
-    Attributes:
-        trouble: Why the file at `path` could not be mapped; None if it is, or if there is no path.
+    Without a `path`, or if it cannot be mapped for the reason `trouble`, the memory is lost with the process.
     """
 
     def __init__(self, path: Path | None, start: float, base: int = 0, half_points: int = HALF_POINTS) -> None:

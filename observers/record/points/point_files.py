@@ -34,13 +34,9 @@ _log = logging.getLogger(__name__)
 
 
 class PointFiles(PointLog):
-    """Writes the points of one run.
+    """Writes the points of one run; `num_changes` counts how often the points, or their summaries, changed.
 
-    Args:
-        say: Called with a path and an error for data that cannot be written yet, and is retried.
-
-    Attributes:
-        num_changes: How often the points, or their summaries, changed.
+    `say` is called with a path and an error for data that cannot be written yet, and is retried.
     """
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:

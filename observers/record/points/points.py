@@ -240,8 +240,7 @@ NO_SUMMARIES = Summaries({}, {})
 class GrowingSummaries:
     """The summaries of a file of points that grows; new points are kept in memory until many can be added at once.
 
-    Args:
-        read: Returns points `start` to `stop` of the file, for points that are no longer in memory.
+    `read` returns points `start` to `stop` of the file, for points that are no longer in memory.
     """
 
     def __init__(self, read: Callable[[int, int], np.ndarray]) -> None:
