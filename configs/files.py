@@ -68,11 +68,11 @@ def load_json(text: str) -> Any:
 
 
 def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         keys = [key for key, _ in pairs]
         raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice; give it once")
-    return found
+    return entries
 
 
 def load_yaml(text: str) -> Any:

@@ -54,15 +54,15 @@ def _register_hooks() -> None:
 @contextlib.contextmanager
 def _find_loader_given() -> Iterator[None]:
     """Replace `pkgutil.find_loader`, with which Sacred looks for optional packages, by `importlib.util.find_spec`."""
-    given = vars(pkgutil).get("find_loader")
+    original = vars(pkgutil).get("find_loader")
     pkgutil.find_loader = importlib.util.find_spec  # type: ignore[assignment]  # Sacred compares what it returns with None
     try:
         yield
     finally:
-        if given is None:
+        if original is None:
             del pkgutil.find_loader
         else:
-            pkgutil.find_loader = given
+            pkgutil.find_loader = original
 
 
 class _Distribution:
@@ -118,9 +118,9 @@ class _PackagesOfModules(dict[str, tuple[str, str]]):
             return default
         if module not in self:
             likely = (_INSTALLED.get(name) for name in (module, "sacristan"))
-            found = next((each for each in likely if each and module in each.modules), None)
-            if found := found or _INSTALLED.by_module.get(module):
-                self[module] = found.project_name, found.version
+            distribution = next((each for each in likely if each and module in each.modules), None)
+            if distribution := distribution or _INSTALLED.by_module.get(module):
+                self[module] = distribution.project_name, distribution.version
         return super().get(module, default)
 
 

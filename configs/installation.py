@@ -45,10 +45,10 @@ def origin() -> str:
         return str(folder)
     from importlib import metadata
 
-    found = _direct_url()
-    if "vcs_info" in found:
-        return f"{found['vcs_info']['vcs']}+{found['url']}@{found['vcs_info']['commit_id']}"
-    return found.get("url", f"sacristan=={metadata.version('sacristan')}")
+    direct_url = _direct_url()
+    if "vcs_info" in direct_url:
+        return f"{direct_url['vcs_info']['vcs']}+{direct_url['url']}@{direct_url['vcs_info']['commit_id']}"
+    return direct_url.get("url", f"sacristan=={metadata.version('sacristan')}")
 
 
 def install_command(extra: str) -> str:
@@ -78,10 +78,10 @@ def _direct_url() -> dict[str, Any]:
     from importlib import metadata
 
     try:
-        found = json.loads(metadata.distribution("sacristan").read_text("direct_url.json") or "{}")
+        note = json.loads(metadata.distribution("sacristan").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return note if isinstance(note, dict) else {}
 
 
 def _required(extra: str) -> list[str]:

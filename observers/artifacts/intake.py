@@ -189,23 +189,23 @@ def _listing(path: Path) -> dict[str, _Stamp]:
     except (OSError, ValueError) as error:
         _refuse(path, error)
     if stat.S_ISREG(top.st_mode):
-        found = {path.name: _stamp(top)}
+        files = {path.name: _stamp(top)}
     elif stat.S_ISDIR(top.st_mode):
-        found = _files_below(path)
+        files = _files_below(path)
     else:
         raise ArtifactError(f"{path}: it is neither a file nor a folder; log one of these")
-    if not found:
+    if not files:
         raise ArtifactError(f"{path}: got a folder without files, expected at least one; an artifact is its files")
-    for name in found:
+    for name in files:
         try:
             name.encode()
         except UnicodeEncodeError as error:
             raise ArtifactError(f"{path}: the file name {name!r} is no UTF-8; rename it") from error
-    return found
+    return files
 
 
 def _files_below(folder: Path) -> dict[str, _Stamp]:
-    found = {}
+    files = {}
     home = folder.resolve()
 
     def refuse(error: OSError) -> NoReturn:
@@ -219,8 +219,8 @@ def _files_below(folder: Path) -> dict[str, _Stamp]:
                 )
         for name in names:
             path = Path(where, name)
-            found[path.relative_to(folder).as_posix()] = _stamp(_file_stat(path, home))
-    return found
+            files[path.relative_to(folder).as_posix()] = _stamp(_file_stat(path, home))
+    return files
 
 
 def _file_stat(path: Path, home: Path) -> os.stat_result:
@@ -229,12 +229,12 @@ def _file_stat(path: Path, home: Path) -> os.stat_result:
             raise ArtifactError(
                 f"{path}: it is a link that leaves the folder; copy the folder with all links resolved (cp -rL)"
             )
-        found = path.stat()
+        status = path.stat()
     except (OSError, RuntimeError) as error:
         _refuse(path, error)
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ArtifactError(f"{path}: it is neither a file nor a folder; take it away, or log another folder")
-    return found
+    return status
 
 
 def _refuse(path: Path, error: Exception) -> NoReturn:

@@ -299,16 +299,16 @@ def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
         return {}
     try:
         text = json.dumps(metadata, default=as_json)
-        found = parse_json(text)
-        if not isinstance(found, dict):
+        checked = parse_json(text)
+        if not isinstance(checked, dict):
             raise TypeError(f"it is a {type(metadata).__name__}")
-        if len(text) > MAX_METADATA_BYTES or _depth(found) > MAX_METADATA_DEPTH:
+        if len(text) > MAX_METADATA_BYTES or _depth(checked) > MAX_METADATA_DEPTH:
             raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
     except Exception as error:  # an object may raise anything when it is inspected
         raise ArtifactError(
             f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
         ) from error
-    return found
+    return checked
 
 
 def _depth(value: Any) -> int:

@@ -155,11 +155,11 @@ class ArtifactVersion:
         return stream
 
     def _file(self, name: str | None) -> ArtifactFile:
-        found = [file for file in self.files if name in (None, file.path)]
-        if len(found) != 1:
+        matches = [file for file in self.files if name in (None, file.path)]
+        if len(matches) != 1:
             names = abbreviated(file.path for file in self.files)
             raise ArtifactNotFoundError(f"{self}: got the file name {name!r}, expected one of: {names}")
-        return found[0]
+        return matches[0]
 
     def stored(self, file: ArtifactFile) -> io.BufferedReader:
         """Return a stream that reads a content from the store, without checking it.
@@ -262,8 +262,8 @@ def from_manifest(document: Any, name: str, number: int, contents: Path) -> Arti
     try:
         if document["format"] != FORMAT:
             use = "use the version of the lab that logged it"
-            found = f"its format is {document['format']!r}, this version reads {FORMAT}"
-            raise ArtifactDamagedError(f"{name}:v{number}: {found}; {use}")
+            reason = f"its format is {document['format']!r}, this version reads {FORMAT}"
+            raise ArtifactDamagedError(f"{name}:v{number}: {reason}; {use}")
         if document["name"] != name:
             raise ValueError(f"it is that of {document['name']!r}")
         files = tuple(ArtifactFile(str(row["path"]), row["sha256"], row["bytes"]) for row in document["files"])

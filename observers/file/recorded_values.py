@@ -51,8 +51,8 @@ class Opaque:
     @property
     def kind(self) -> str:
         """The dotted name of its class, as far as the record tells."""
-        found = re.search(r'"py/(?:object|type|function)": "([\w.<>]+)"', json.dumps(self.form).replace('\\"', '"'))
-        return found[1] if found else "an unknown class"
+        match = re.search(r'"py/(?:object|type|function)": "([\w.<>]+)"', json.dumps(self.form).replace('\\"', '"'))
+        return match[1] if match else "an unknown class"
 
     def __repr__(self) -> str:
         return f"an object of {self.kind}"
@@ -233,13 +233,13 @@ def _array(name: str, state: dict[str, Any]) -> Any:
         raise ValueError(name)
     values, shape = state["values"], state.get("shape")
     if isinstance(values, str):
-        found = _unpacked(values, dtype, tuple(state["shape"]), state)
+        array = _unpacked(values, dtype, tuple(state["shape"]), state)
     else:
         rows = _made(values)
-        found = np.array(_records(rows) if dtype.names else rows, dtype, order=state.get("order", "C"))
-        found = found if shape is None else found.reshape(shape)
-    found.flags.writeable = state.get("writeable", True)
-    return found
+        array = np.array(_records(rows) if dtype.names else rows, dtype, order=state.get("order", "C"))
+        array = array if shape is None else array.reshape(shape)
+    array.flags.writeable = state.get("writeable", True)
+    return array
 
 
 def _records(rows: Any) -> Any:

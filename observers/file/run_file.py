@@ -65,8 +65,8 @@ class Beginning(NamedTuple):
     def host(self) -> dict[str, Any]:
         """The machine and the user, as they are recorded."""
         named = {"hostname": self.host_info.get("hostname"), "user": user_name()}
-        known = {} if self.is_anonymous else {name: value for name, value in named.items() if value is not None}
-        return {**{name: value for name, value in self.host_info.items() if name not in named}, **known}
+        recorded = {} if self.is_anonymous else {name: value for name, value in named.items() if value is not None}
+        return {**{name: value for name, value in self.host_info.items() if name not in named}, **recorded}
 
     @property
     def beat_interval_s(self) -> float:

@@ -61,7 +61,7 @@ class _Form:
         self._places: list[Any] = []
 
     def of(self, value: Any) -> Any:
-        found = self._made(value)
+        result = self._made(value)
         while self._open:
             target, entries = self._open[-1]
             num_open = len(self._open)
@@ -73,7 +73,7 @@ class _Form:
                 self._open.pop()
                 self._around.popitem()
                 self._places.pop()
-        return found
+        return result
 
     def _put(self, target: Any, place: Any, item: Any) -> None:
         if isinstance(target, list):
@@ -104,8 +104,8 @@ class _Form:
             simple = _simplified(value)
             if simple is not value:
                 return self._leaf_or_opened(simple)
-            found = named(value)
-            value = hide_passwords(found) if isinstance(found, str) else _serialized(value)
+            name = named(value)
+            value = hide_passwords(name) if isinstance(name, str) else _serialized(value)
             if not isinstance(value, dict | list):
                 return value
         return self._opened(value)
@@ -158,8 +158,8 @@ def _serialized(value: Any) -> Any:
     if isinstance(value, bytearray):
         return {"py/reduce": [{"py/type": "builtins.bytearray"}, {"py/tuple": [flatten(bytes(value))]}]}
     # A copy of an array, because the serializer does not know subclasses and views.
-    found = flatten(np.array(value) if isinstance(value, np.ndarray) else value)
-    return hide_passwords(found) if isinstance(found, str) else in_fixed_order(found)
+    serialized = flatten(np.array(value) if isinstance(value, np.ndarray) else value)
+    return hide_passwords(serialized) if isinstance(serialized, str) else in_fixed_order(serialized)
 
 
 def in_fixed_order(form: Any) -> Any:

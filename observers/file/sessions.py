@@ -225,8 +225,8 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
     }
     session |= {key: run[key] for key in _LOST if key in run}
     # For a later session, its own entry is right, and the head, which describes the first one, has only how it ended.
-    known = (run.get("sessions") or [{}])[-1]
-    session |= {key: value for key, value in known.items() if key not in ("status", "stop_time")}
+    own = (run.get("sessions") or [{}])[-1]
+    session |= {key: value for key, value in own.items() if key not in ("status", "stop_time")}
     by = (run.get("meta") or {}).get("interrupted_by")
     # Copied, because Sacred's serializer does not write the same list twice.
     return copy.deepcopy(session | ({"interrupted_by": by} if by and status != "DEAD" else {}))

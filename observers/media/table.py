@@ -136,7 +136,7 @@ class Table(Media):
         return cell.num_bytes if isinstance(cell, Image | Snapshot) else len(cell) if isinstance(cell, str) else 8
 
     def encode(self) -> Content:
-        # `sacristan.observers.record.media_record.read_table` reads it.
+        # `sacristan.observers.record.media_files.read_table` reads it.
         images: dict[str, Content] = {}
         rows = [[_written(cell, images) for cell in row] for row in self._rows]
         data = json.dumps({"columns": self.columns, "rows": rows}, allow_nan=False).encode()

@@ -146,8 +146,8 @@ class ArtifactDelivery:
 
     def _change(self, wanted: dict[str, Any], change: dict[str, Any]) -> int | None:
         """Update a document, and return its version; None if there is no document."""
-        found = self._collections.artifacts.find_one_and_update(wanted, change, {"version": 1})
-        return found["version"] if found else None
+        document = self._collections.artifacts.find_one_and_update(wanted, change, {"version": 1})
+        return document["version"] if document else None
 
     def _insert(self, document: dict[str, Any], change: dict[str, Any]) -> int:
         """Insert a document under its version, or under the next free one, and return that."""
@@ -241,10 +241,10 @@ def _find(collections: Collections, wanted: Reference) -> Document | None:
         number = {} if wanted.number is None else {"version": wanted.number}
         return collections.artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])
     query = {"name": wanted.name, "digest": re.compile(f"^{wanted.digest}")}
-    found = list(collections.artifacts.find(query, {"files": 0}).limit(2))
-    if len(found) > 1:
+    matches = list(collections.artifacts.find(query, {"files": 0}).limit(2))
+    if len(matches) > 1:
         raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several contents; give more digits")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:

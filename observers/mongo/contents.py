@@ -114,11 +114,11 @@ class StoredContents:
 
     def _renew(self, file_id: bson.ObjectId) -> bool:
         """Tell whether a content is there, and note that it is in use: `sacristan gc` keeps what was used lately."""
-        found = self._collections.files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
-        if found is None:
+        file = self._collections.files.find_one({"_id": file_id}, {"uploadDate": 1, "used": 1})
+        if file is None:
             return False
         now = datetime.now(UTC).replace(tzinfo=None)
-        if now - max(found["uploadDate"], found.get("used", datetime.min)) < timedelta(seconds=_RENEWED_S):
+        if now - max(file["uploadDate"], file.get("used", datetime.min)) < timedelta(seconds=_RENEWED_S):
             return True
         try:
             return self._collections.files.update_one({"_id": file_id}, {"$set": {"used": now}}).matched_count > 0
@@ -201,7 +201,7 @@ def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: 
 
 def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]:
     """Ask the server which files are missing from GridFS, or lack pieces."""
-    listed, found = list(ids), set()
+    listed, complete = list(ids), set()
     for start in range(0, len(listed), _BATCH_FILES):
         batch = listed[start : start + _BATCH_FILES]
         counted = collections.file_chunks.aggregate(
@@ -210,8 +210,8 @@ def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]
         pieces = {row["_id"]: row["pieces"] for row in counted}
         for file in collections.files.find({"_id": {"$in": batch}}, {"length": 1, "chunkSize": 1}):
             if pieces.get(file["_id"], 0) >= -(-file["length"] // file["chunkSize"]):
-                found.add(file["_id"])
-    return set(listed) - found
+                complete.add(file["_id"])
+    return set(listed) - complete
 
 
 @dataclasses.dataclass

@@ -158,17 +158,17 @@ class Delivery:
     def _attached(self, run: Mapping[str, Any]) -> _Parts | None:
         """Return the deliveries of the parts, with the document in the database; None if nothing is to be sent."""
         self._parts = self._parts or self._attach(run)
-        known = self._known(run["uid"])
-        if self._parts is not None and known is None:
+        stored = self._known(run["uid"])
+        if self._parts is not None and stored is None:
             self._start_again(Lost(["the run's document"], set(), set()))
             self._parts = self._attach(run)
-            known = self._known(run["uid"])
-        if self._parts is None or known is None:
+            stored = self._known(run["uid"])
+        if self._parts is None or stored is None:
             return None
         if self._lost:
             names, self._lost = ", ".join(self._lost), []
             _log.warning("MongoDB has lost %s; sent again from %s, as run %s", names, self.folder, self.run_id)
-        return self._parts if self._follow_rewinding(self._parts, run, known) else None
+        return self._parts if self._follow_rewinding(self._parts, run, stored) else None
 
     def _attach(self, run: Mapping[str, Any]) -> _Parts | None:
         """Find the run's document by its uid, or insert it; None if the run was removed."""

@@ -116,9 +116,9 @@ class DocumentDelivery:
 
     def find(self) -> bool:
         """Look for the document by the run's uid; return whether it exists."""
-        found = self._run.collections.runs.find_one({"uid": self._run.uid}, {"_id": 1})
-        self._run.run_id = found["_id"] if found else None
-        return found is not None
+        document = self._run.collections.runs.find_one({"uid": self._run.uid}, {"_id": 1})
+        self._run.run_id = document["_id"] if document else None
+        return document is not None
 
     def insert(self, run: Mapping[str, Any], wanted_id: int | str | None = None) -> None:
         """Insert the document under `wanted_id` if that is free, otherwise under the next number."""
@@ -289,8 +289,8 @@ class DocumentDelivery:
     def _checkpoint_ids(self, document: Document) -> set[Any]:
         """Return the files of the checkpoints in the database, including those that others delivered."""
         if "checkpoints" not in document:
-            found = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"checkpoints": 1})
-            document = found or {}
+            stored = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"checkpoints": 1})
+            document = stored or {}
         listed = document.get("checkpoints")
         return (
             {entry.get("file_id") for entry in listed if isinstance(entry, dict)} if isinstance(listed, list) else set()
@@ -358,5 +358,5 @@ class DocumentDelivery:
             yield name, path, run.get("artifact_details", {}).get(name, {})
 
     def _delivered_artifacts(self) -> dict[str, Any]:
-        known = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"artifacts": 1}) or {}
-        return {file["name"]: file["file_id"] for file in known.get("artifacts", ())}
+        stored = self._run.collections.runs.find_one({"_id": self._run.run_id}, {"artifacts": 1}) or {}
+        return {file["name"]: file["file_id"] for file in stored.get("artifacts", ())}

@@ -102,10 +102,10 @@ class _SpoolingObserver(BeginningObserver):
         """Return the recording of a run that begins, by an earlier observer, or by a new spool."""
         meta_info = beginning.meta_info
         if recording_of(meta_info.get("uid")) is None:
-            place = lasting_path(self.spool_dir)
+            folder = lasting_path(self.spool_dir)
             with contextlib.suppress(OSError):  # the run is recorded elsewhere
-                make_shared(place, place.parent)
-            self._spool = _Spool(place / new_uid())
+                make_shared(folder, folder.parent)
+            self._spool = _Spool(folder / new_uid())
             self._spool.beat_interval_s = self.beat_interval_s
             self._spool.begin_run(beginning._replace(run_id=_SPOOLED))
         recording = recording_of(meta_info["uid"])
@@ -349,8 +349,8 @@ class MongoObserver(_SpoolingObserver, SacredMongoObserver):
 def _address(client: Any) -> str | None:
     """Return the servers of a client, as a URL for messages and `sacristan sync`, which asks for the rest."""
     servers = getattr(client, "topology_description", None)
-    known = sorted(servers.server_descriptions()) if servers is not None else ()
-    return f"mongodb://{','.join(f'{host}:{port}' for host, port in known)}" if known else None
+    addresses = sorted(servers.server_descriptions()) if servers is not None else ()
+    return f"mongodb://{','.join(f'{host}:{port}' for host, port in addresses)}" if addresses else None
 
 
 def _overwritten_id(overwrite: Any) -> int | None:

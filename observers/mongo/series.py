@@ -137,10 +137,10 @@ class PointDelivery:
             with contextlib.suppress(DuplicateKeyError):
                 self._run.collections.metrics.insert_one(document)
                 return
-        found = self._run.collections.metrics.find_one({"_id": metric_id}, {"count": 1})
-        if found is None or found["count"] < start:
+        stored = self._run.collections.metrics.find_one({"_id": metric_id}, {"count": 1})
+        if stored is None or stored["count"] < start:
             raise Behind
-        there, end = found["count"], start + len(points)
+        there, end = stored["count"], start + len(points)
         if there >= end:
             return
         push = {key: {"$each": values[there - start :]} for key, values in new.items()}

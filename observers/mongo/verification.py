@@ -85,11 +85,13 @@ def _artifacts(collections: Collections, run: Mapping[str, Any]) -> dict[tuple[s
     """Return the documents of the run's artifacts that name the run, by relation and id."""
     keys = artifact_keys(run)
     ids = list({key for _, key in keys})
-    found = {document["_id"]: document for document in collections.artifacts.find({"_id": {"$in": ids}})} if ids else {}
+    documents = (
+        {document["_id"]: document for document in collections.artifacts.find({"_id": {"$in": ids}})} if ids else {}
+    )
     return {
-        (relation, key): found[key]
+        (relation, key): documents[key]
         for relation, key in keys
-        if key in found and run["uid"] in found[key].get(relation, ())
+        if key in documents and run["uid"] in documents[key].get(relation, ())
     }
 
 

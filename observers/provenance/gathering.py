@@ -34,11 +34,11 @@ _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 
 def read_flags() -> dict[str, Any]:
     """Return the flags in the environment, and those of torch once it is imported; None for unknown ones."""
-    found: dict[str, Any] = {name: os.environ.get(name) for name in _VARIABLES}
+    flags: dict[str, Any] = {name: os.environ.get(name) for name in _VARIABLES}
     torch = _loaded_torch()
     if torch is not None:
-        found |= {name: _try(read, torch) for name, read in _OF_TORCH.items()}
-    return found
+        flags |= {name: _try(read, torch) for name, read in _OF_TORCH.items()}
+    return flags
 
 
 def torch_versions() -> dict[str, Any]:
@@ -64,16 +64,16 @@ def _try(read: Callable[[ModuleType], Any], torch: ModuleType) -> Any:
 
 def _num_threads(torch: ModuleType) -> int:
     """Return the number of threads of one operation; a thread that asked before would get its old answer."""
-    found = []
+    answers = []
 
     def ask() -> None:
         with contextlib.suppress(Exception):
-            found.append(torch.get_num_threads())
+            answers.append(torch.get_num_threads())
 
     thread = threading.Thread(target=ask, daemon=True)
     thread.start()
     thread.join()
-    return found[0]
+    return answers[0]
 
 
 def _precision(backend: Any) -> str:
@@ -176,14 +176,14 @@ class Gathering:
             "libraries": self._find_libraries,
             "machine": lambda: machine(self._nvml),
         }
-        found = {}
+        gathered = {}
         for name, gather in parts.items():
             try:
-                found[name] = gather()
+                gathered[name] = gather()
             except Exception:
                 _log.exception("%s: could not be gathered; provenance.json goes without", name)
         with self._lock:
-            self._found = found
+            self._found = gathered
             self._write()
 
     def _find_libraries(self) -> dict[str, Any]:

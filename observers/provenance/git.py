@@ -144,9 +144,9 @@ def commit_of(folder: str | Path) -> str | None:
 def lab_version() -> dict[str, Any]:
     """Return the `version` and `commit` of the lab that records, its `folder`, and whether it is a `checkout`."""
     folder = installation.checkout()
-    found = installation.commit() if folder is None else commit_of(folder)
-    place = str(Path(installation.__file__).parents[1] if folder is None else folder)
-    return {"version": installation.version(), "commit": found, "checkout": folder is not None, "folder": place}
+    commit = installation.commit() if folder is None else commit_of(folder)
+    root = str(Path(installation.__file__).parents[1] if folder is None else folder)
+    return {"version": installation.version(), "commit": commit, "checkout": folder is not None, "folder": root}
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
@@ -154,9 +154,9 @@ def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
 
     With a commit, one process returns all of them, because the main function waits for it.
     """
-    known = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
-    if known is not None:
-        root, commit, branch = known.rstrip("\n").rsplit("\n", 2)
+    answer = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
+    if answer is not None:
+        root, commit, branch = answer.rstrip("\n").rsplit("\n", 2)
         return root, commit, None if branch == "HEAD" else branch
     top = _git(folder, "rev-parse", "--show-toplevel")
     if top is None:

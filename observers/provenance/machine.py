@@ -57,19 +57,19 @@ def describe_gpus(nvml: Any) -> dict[str, Any]:
 
     Without a driver, `gpus` is empty and the versions are None; if the driver does not answer, `gpu_error` says why.
     """
-    found: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
+    description: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
     try:
         with open_gpus(nvml) as handles:
             if handles:
                 number = nvml.nvmlSystemGetCudaDriverVersion()
-                found["gpu_driver"] = nvml.nvmlSystemGetDriverVersion()
-                found["gpu_driver_cuda"] = f"{number // 1000}.{number % 1000 // 10}"
+                description["gpu_driver"] = nvml.nvmlSystemGetDriverVersion()
+                description["gpu_driver_cuda"] = f"{number // 1000}.{number % 1000 // 10}"
             for handle in handles:
                 memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
-                found["gpus"].append({"name": nvml.nvmlDeviceGetName(handle), "memory_bytes": memory})
+                description["gpus"].append({"name": nvml.nvmlDeviceGetName(handle), "memory_bytes": memory})
     except nvml.NVMLError as error:
-        found["gpu_error"] = str(error)
-    return found
+        description["gpu_error"] = str(error)
+    return description
 
 
 # ---------------------------------------------------------------------- packages and machine
@@ -79,10 +79,10 @@ _HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 
 def packages() -> dict[str, str]:
     """Return name and version of every installed package."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for entry in sys.path:
-        found = {**_packages(*_folder_state(entry)), **found}
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+        versions = {**_packages(*_folder_state(entry)), **versions}
+    return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
 
 
 def _folder_state(entry: str) -> tuple[str, int]:
@@ -98,7 +98,7 @@ def _folder_state(entry: str) -> tuple[str, int]:
 @functools.lru_cache(64)
 def _packages(place: str, _: int) -> dict[str, str]:
     """Return the packages in a folder; the time of its last change is part of the cache's key."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=[place]):
         with contextlib.suppress(Exception):  # a half-removed installation has no name
             # setuptools adds its own copies of packages to the end of the path.
@@ -107,8 +107,8 @@ def _packages(place: str, _: int) -> dict[str, str]:
             # `distribution.metadata` parses the whole readme, which would delay other threads.
             text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
             headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
-            found.setdefault(headers["Name"], headers["Version"])
-    return found
+            versions.setdefault(headers["Name"], headers["Version"])
+    return versions
 
 
 def machine(nvml: Any = None) -> dict[str, Any]:

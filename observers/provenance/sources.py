@@ -137,7 +137,7 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
     """
     base, main = str(base_dir), str(mainfile) if mainfile else None
     files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
-    found = set()
+    sources = set()
     for folder, of_modules in itertools.chain(files.items(), module_files().items()):
         # Most modules do not belong to the lab, which their folders show at less cost than their files.
         if folder and is_loose(base) and not is_loose(folder):
@@ -145,8 +145,8 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
         below = _folder_below(folder, base)
         if below is not None and not is_installed(below):
             names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
-            found |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
-    return sorted(found)
+            sources |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
+    return sorted(sources)
 
 
 def md5_of(path: Path) -> str:

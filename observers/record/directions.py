@@ -28,8 +28,8 @@ def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -
     for name, direction in directions.items():
         if direction not in DIRECTIONS:
             raise ValueError(f"the better way of {name!r}: got {direction!r}, expected max or min")
-    known = info.get(BETTER)
-    info[BETTER] = {**(known if isinstance(known, Mapping) else {}), **directions}
+    noted = info.get(BETTER)
+    info[BETTER] = {**(noted if isinstance(noted, Mapping) else {}), **directions}
 
 
 def noted_directions(info: Mapping[str, Any]) -> dict[str, str]:

@@ -79,10 +79,10 @@ def _is_constant_of_torch(value: Any) -> bool:
 
 
 def _find(module: str | None, name: str) -> Any:
-    found: Any = sys.modules.get(module or "")
+    value: Any = sys.modules.get(module or "")
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 def _shown_module(module: str | None) -> str:
@@ -118,8 +118,8 @@ def _essence(code: CodeType) -> tuple:
 
 def _source_of_lambda(value: FunctionType, text: str) -> str | None:
     """Return the source of a lambda in the lines `text`; None if it is ambiguous."""
-    found = [(node, _code(node)) for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
-    alike = [(node, code) for node, code in found if _essence(code) == _essence(value.__code__)]
+    lambdas = [(node, _code(node)) for node in ast.walk(_parsed(text)) if isinstance(node, ast.Lambda)]
+    alike = [(node, code) for node, code in lambdas if _essence(code) == _essence(value.__code__)]
     same = [(node, code) for node, code in alike if code.co_code == value.__code__.co_code]
     sources = {ast.unparse(node) for node, _ in same or alike}
     return sources.pop() if len(sources) == 1 else None

@@ -113,11 +113,11 @@ OWN_FILES |= {SACRED_METRICS, CHILD_POINTS, LIVE, LOCK, SUMS, DESTINATION, DELIV
 
 def newer_format(run: Any) -> str:
     """Say why a record cannot be read: a later version of the lab wrote it in another format; empty if it can."""
-    found = run.get("format") if isinstance(run, Mapping) else None
-    number = re.fullmatch(r"sacristan-(\d{1,9})", found) if isinstance(found, str) else None
+    written = run.get("format") if isinstance(run, Mapping) else None
+    number = re.fullmatch(r"sacristan-(\d{1,9})", written) if isinstance(written, str) else None
     if number is None or int(number[1]) <= int(FORMAT.rpartition("-")[2]):
         return ""
-    return f"its format is {found}, this version reads up to {FORMAT}; use the version of the lab that recorded it"
+    return f"its format is {written}, this version reads up to {FORMAT}; use the version of the lab that recorded it"
 
 
 def read_json(path: Path) -> Any | None:

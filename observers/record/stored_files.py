@@ -135,8 +135,8 @@ def copy_file(path: Path, target: Path) -> None:
 
 
 def _stamp(stream: BinaryIO) -> tuple[int, int]:
-    found = os.fstat(stream.fileno())
-    return found.st_size, found.st_mtime_ns
+    status = os.fstat(stream.fileno())
+    return status.st_size, status.st_mtime_ns
 
 
 def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -> None:

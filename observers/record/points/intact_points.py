@@ -207,13 +207,13 @@ def damage_in(folder: Path, known: Collection[str] = ()) -> list[str]:
     """
     blocks, points = read_blocks(folder / SUMS), read_points(folder)
     missing = max((first + count for first, count, _ in blocks), default=0) - len(points)
-    found = [f"{POINTS}: {sentence}" for sentence in _damage(damaged(blocks, points, 0), missing)]
+    sentences = [f"{POINTS}: {sentence}" for sentence in _damage(damaged(blocks, points, 0), missing)]
     names = read_names(folder)
     if nameless := len(points) and int((~np.isin(points["metric"], list(names))).sum()):
-        found.append(f"{NAMES}: it lacks the names of {nameless:,} points")
+        sentences.append(f"{NAMES}: it lacks the names of {nameless:,} points")
     if lost := sorted({*known} - {name for name, _ in names.values()}):
-        found.append(f"{NAMES}: it lacks {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}")
-    return found
+        sentences.append(f"{NAMES}: it lacks {', '.join(lost[:3])}{', ...' if len(lost) > 3 else ''}")
+    return sentences
 
 
 def _report_damage(folder: Path, bad: list[tuple[int, int]], missing: int) -> None:
@@ -317,16 +317,16 @@ def _places_of(folder: Path, version: Hashable, ids: Iterable[int]) -> np.ndarra
     When many metrics of a run are read, the places of all are found at once, and kept until another run is read.
     """
     global _last_read
-    (key, num_reads, found), count = _last_read, _status(folder)[1] // POINT.itemsize
+    (key, num_reads, places_by_metric), count = _last_read, _status(folder)[1] // POINT.itemsize
     if key != (folder, version):
-        key, num_reads, found = (folder, version), 0, {}
+        key, num_reads, places_by_metric = (folder, version), 0, {}
     if num_reads == _MANY_READS and _FEW_POINTS < count <= _MAX_PLACED_POINTS:
-        found = _all_places(folder)
-    _last_read = key, num_reads + 1, found
-    if not found:
+        places_by_metric = _all_places(folder)
+    _last_read = key, num_reads + 1, places_by_metric
+    if not places_by_metric:
         return None
     none = np.empty(0, np.uint32)
-    places = np.sort(np.concatenate([none, *(found.get(number, none) for number in ids)]))
+    places = np.sort(np.concatenate([none, *(places_by_metric.get(number, none) for number in ids)]))
     return places if len(places) * _SPARSE < count else None
 
 

@@ -99,11 +99,11 @@ class Half:
         slots = self._slots[: self.num_used]
         if self.later:
             waiting = np.flatnonzero(slots["tag"] == 0)
-            place = dict(zip(slots["step"][waiting].tolist(), waiting.tolist(), strict=True))
+            slot_of = dict(zip(slots["step"][waiting].tolist(), waiting.tolist(), strict=True))
             for number, point in list(self.later.items()):
                 try:
                     slot = point.bits, point.fetch(), point.tick, point.tag
-                    _SLOT.pack_into(self.memory, self._at + place[number] * _SLOT_BYTES, *slot)
+                    _SLOT.pack_into(self.memory, self._at + slot_of[number] * _SLOT_BYTES, *slot)
                 except Exception as error:
                     num_failed += 1
                     _log.error("a value could not be fetched from its device (%s: %s)", type(error).__name__, error)

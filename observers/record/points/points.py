@@ -262,12 +262,12 @@ class GrowingSummaries:
     def extend(self, num_points: int, names: Names) -> dict[str, dict[str, Any]]:
         """Extend the summaries to all points in the file, and return them."""
         summary, done = self._done
-        start, known = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
-        self._fresh, self._start, self._num_fresh = [], start + len(known), 0
+        start, fresh = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
+        self._fresh, self._start, self._num_fresh = [], start + len(fresh), 0
         while done < num_points:
             end = min(done + CHUNK_POINTS, num_points)
-            if start <= done and end <= start + len(known):
-                points = known[done - start : end - start]
+            if start <= done and end <= start + len(fresh):
+                points = fresh[done - start : end - start]
             else:
                 points = self._read(done, end)
             if not len(points):  # the file was removed
