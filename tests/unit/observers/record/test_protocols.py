@@ -12,6 +12,7 @@ OFFERED = {
     "ArtifactObserver": {"FileObserver", "MongoObserver"},
     "ArtifactSource": {"MongoObserver"},
     "BufferedObserver": {"FileObserver", "MongoObserver"},
+    "ConfigObserver": {"FileObserver", "MongoObserver"},
     "GraphObserver": {"TensorBoardObserver"},
     "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
     "LeasedObserver": {"FileObserver", "MongoObserver"},
