@@ -90,6 +90,8 @@ class Capture:
 
         Nothing else of it changes: its config is Sacred's, and no library is stood in for.
         """
+        if self.run is not None and not self._is_guest:
+            told("this script runs an experiment, which has a record of its own; python SCRIPT gives that alone")
         before = {name: getattr(self, name) for name in ("run", "also", "_is_guest", *_OF_A_RUN)}
         self._forget()
         self.run, self.also, self._is_guest = run, LOGGERS.keys(), True

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import random
+import signal
 import sys
+import time
 
 import pytest
 
 from sacristan.experiments.scripts.capturing import Capture
 from sacristan.observers.record.media_files import read_media
 from sacristan.runs import open_store
-from tests.processes import PIPE, run
+from tests.processes import PIPE, Process, run
 
 WRITERS = """
 import numpy, torch
@@ -150,3 +153,38 @@ def test_experiment_that_logs_elsewhere_has_its_metrics(tmp_path):
             assert sorted(own) == names
             assert found.metric("loss").values.tolist() == [1 / (step + 1) for step in range(4)]
             assert "lr" not in found.config
+
+
+FOR_EVER = """
+import itertools, time
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter("events")
+for step in itertools.count():
+    writer.add_scalar("loss", 1 / (step + 1), step)
+    if step % 100 == 0:
+        time.sleep(0.001)
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(40, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_script_that_is_killed_at_random_keeps_its_points(tmp_path, wait_for, count):
+    chance = random.Random(count)
+    for number in range(count):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "train.py").write_text(FOR_EVER)
+        killed = signal.SIGKILL if number % 2 else signal.SIGTERM
+        command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+        with Process(command, cwd=folder, stdout=PIPE, stderr=PIPE) as process:
+            points = folder / "my_runs" / "1" / "metrics.bin"
+            wait_for(lambda points=points: points.exists() and points.stat().st_size > 24 * 200, "points")
+            time.sleep(chance.random())
+            process.send_signal(killed)
+            assert process.wait(60) == -killed
+        with open_store(folder / "my_runs") as store:
+            [found] = store.find()
+            assert found.status == ("DEAD" if killed == signal.SIGKILL else "INTERRUPTED")
+            series = found.metric("loss")
+            assert series.steps.tolist() == list(range(len(series)))
+            assert series.values.tolist() == [1 / (step + 1) for step in series.steps.tolist()]
+            assert len(series) > 100

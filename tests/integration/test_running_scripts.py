@@ -281,6 +281,20 @@ print(parser.parse_args())
         {"lr": 0.1, "opt": {"name": "adam"}},
         ["opt.name"],
     ),
+    "a subcommand of jsonargparse": (
+        """
+from jsonargparse import ArgumentParser
+fit = ArgumentParser()
+fit.add_argument("--model.lr", type=float, default=0.1)
+fit.add_argument("--epochs", type=int, default=2)
+parser = ArgumentParser()
+parser.add_subcommands().add_subcommand("fit", fit)
+print(parser.parse_args())
+""",
+        ["fit", "--model.lr", "0.3"],
+        {"subcommand": "fit", "fit": {"model": {"lr": 0.3}, "epochs": 2}},
+        ["fit.model.lr"],
+    ),
     "click": (
         """
 import click
@@ -333,7 +347,7 @@ app.run(lambda argv: print(flags.FLAGS.lr))
         ["lr"],
     ),
 }
-NEEDS = {"argparse": "argparse", "two parsers": "argparse"}
+NEEDS = {"two parsers": "argparse", "a subcommand of jsonargparse": "jsonargparse"}
 
 
 @pytest.mark.sampled(2)

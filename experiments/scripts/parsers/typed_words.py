@@ -11,10 +11,15 @@ __all__ = ["typed_in"]
 
 
 def typed_in(words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """Return the dotted names in a config that options such as `--opt.lr 0.1` and `--no-verbose` name."""
+    """Return the dotted names in a config that options such as `--opt.lr 0.1` and `--no-verbose` name.
+
+    The options of a subcommand may be in a group of its name.
+    """
     names = {_plain(name): name for name, _ in iterate_flattened(config)}
-    named = (_plain(word.lstrip("-").partition("=")[0]) for word in words if word.startswith("-"))
-    return sorted({names[each] for word in named for each in _forms(word) if each in names})
+    named = [_plain(word.lstrip("-").partition("=")[0]) for word in words if word.startswith("-")]
+    groups = ["", *(f"{_plain(word)}." for word in words if _plain(word) in config)]
+    found = {group + form for word in named for form in _forms(word) for group in groups}
+    return sorted(names[each] for each in found if each in names)
 
 
 def _plain(name: str) -> str:
