@@ -97,6 +97,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     @property
     def on_progress(self) -> Callable[[str, int, int], None] | None:
+        """See the attributes above."""
         return self.backend.on_progress
 
     @on_progress.setter
@@ -105,6 +106,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     @property
     def max_age_s(self) -> float:
+        """See the attributes above."""
         return self.backend.max_age_s
 
     @max_age_s.setter
@@ -336,26 +338,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return None if self._open_folder is None else self._open_folder(folder.parent).get(folder.name)
 
     def each_series(self, runs: Sequence[Run], metric: str) -> Iterator[tuple[Run, Series | None]]:
-        """Yield each run with the points of a metric, in the order of the runs.
-
-        Args:
-            runs: Runs of this store.
-            metric: Name of the metric.
-
-        Yields:
-            The run and its points; None where it lacks the metric.
-        """
+        """Yield each of some runs of this store, in order, with the points of a metric, None where it lacks that."""
         return self.backend.series(runs, metric)
 
     def points_versions(self, runs: Sequence[Run], metric: str) -> list[Hashable | None]:
         """Return for each run a value that changes when points of a metric are added, removed or replaced.
 
-        Args:
-            runs: Runs of this store.
-            metric: Name of the metric.
-
-        Returns:
-            The values; None where points may change unnoticed, as those of a run that is logging.
+        It is None where points may change unnoticed, as those of a run that is logging.
         """
         return self.backend.points_versions(runs, metric)
 
@@ -366,20 +355,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return self.backend.artifacts()
 
     def artifact_versions(self, name: str) -> list[StoredArtifact]:
-        """Return all readable versions of an artifact, oldest first.
-
-        Args:
-            name: Name of the artifact, as `artifacts` returns it; an unknown one has no versions.
-        """
+        """Return all readable versions of an artifact, oldest first; an unknown one has none."""
         return self.backend.artifact_versions(name)
 
     def artifact_lineage(self, name: str, version: int) -> ArtifactLineage:
-        """Return the runs that made and used a version of an artifact; none if it is not there or damaged.
-
-        Args:
-            name: Name of the artifact.
-            version: Number of the version.
-        """
+        """Return the runs that made and used a version of an artifact; none if it is not there or damaged."""
         from sacristan.observers.artifacts.store import Lineage
 
         try:
