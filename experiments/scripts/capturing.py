@@ -132,6 +132,10 @@ class Capture:
             self.run.log_scalar(name, first, first_step)
         return False
 
+    def follow(self, run: LabRun) -> None:
+        """Pass on to the next run of the same script from now on."""
+        self._calls, self._last, self.run = {}, {}, run
+
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
         self.run = None

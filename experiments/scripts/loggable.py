@@ -77,8 +77,9 @@ def _loggable(value: Any, warned: set[str]) -> Iterator[Any]:
 
 
 def _of_object(value: Any, warned: set[str]) -> Iterator[Any]:
-    kind, size = type(value).__name__, _num_entries(value)
+    kind = type(value).__name__
     try:
+        size = _num_entries(value)
         if size == 1:
             yield value
         elif size is not None and size > _MOST_ENTRIES:

@@ -12,4 +12,5 @@ __all__ = ["LOGGERS"]
 LOGGERS = {
     "torch.utils.tensorboard": "sacristan.experiments.scripts.loggers.tensorboard_writers",
     "tensorboardX": "sacristan.experiments.scripts.loggers.tensorboard_writers",
+    "wandb": "sacristan.experiments.scripts.loggers.wandb_stand_in",
 }

@@ -1,0 +1,64 @@
+"""Scripts that import wandb, under `sacristan run`: recorded without W&B, and never ended by what is not recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from sacristan.runs import open_store
+from tests.processes import PIPE, run
+
+SCRIPT = """
+import numpy as np
+import wandb
+import wandb.util
+from wandb.sdk import wandb_run
+
+wandb.login()
+for seed in range(2):
+    run = wandb.init(
+        project="digits", name=f"seed {seed}", config={"seed": seed}, entity="me", dir="/nonexistent", tags=["x"],
+        id=wandb.util.generate_id(),
+    )
+    wandb.define_metric("val/*", step_metric="epoch")
+    wandb.config.update({"lr": 0.1}, allow_val_change=True)
+    for epoch in range(3):
+        wandb.log({"loss": 1 / (epoch + 1), "val/accuracy": epoch / 4, "epoch": epoch + 10})
+    wandb.log({"image": wandb.Image(255 * np.ones((4, 4, 3)), caption="white"), "line": wandb.plot.line(1, 2, 3)})
+    run.log({"table": wandb.Table(columns=["a"], data=[[np.zeros(3)]]), "images": [wandb.Image(np.zeros((1, 4, 4)))]})
+    run.summary["best"] = seed
+    run.log_code(".")
+    wandb.alert(title="title", text="text", level=wandb.AlertLevel.WARN)
+    with open(wandb.run.dir + "/mine.txt", "w") as stream:
+        stream.write("kept")
+    wandb.finish()
+try:
+    wandb.log({"late": 1})
+except wandb.errors.Error as error:
+    print(error)
+"""
+
+
+def test_script_for_wandb_is_recorded_without_it(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "You must call wandb.init() before wandb.log()\n"), done.stderr
+    for left_out in ("plot.line", "run.log_code"):
+        assert done.stderr.count(f"sacristan: wandb: {left_out} is not recorded") == 1
+    assert not (tmp_path / "wandb").exists()
+    for seed in range(2):
+        found = open_store(tmp_path / "my_runs").get(seed + 1)
+        assert (found.status, found.display_name, found.tags) == ("COMPLETED", f"seed {seed}", ["x"])
+        assert {name: found.config[name] for name in ("seed", "lr")} == {"seed": seed, "lr": 0.1}
+        accuracy = found.metric("val/accuracy")
+        assert (accuracy.steps.tolist(), accuracy.values.tolist()) == ([10, 11, 12], [0.0, 0.25, 0.5])
+        assert found.metric("loss").steps.tolist() == [0, 1, 2]
+        assert sorted(medium.name for medium in found.media) == ["image", "images", "table"]
+        table = next(medium for medium in found.media if medium.name == "table")
+        assert json.loads(table.content.read())["rows"] == [["[0. 0. 0.]"]]
+        assert (found.info["summary"]["best"], found.alerts[0]["text"]) == (seed, "title: text")
+        assert "log" in found.info["captured"]["wandb"]
+        assert (tmp_path / "my_runs" / str(seed + 1) / "files" / "mine.txt").read_text() == "kept"
