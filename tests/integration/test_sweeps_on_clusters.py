@@ -32,8 +32,11 @@ from tests.processes import PIPE, STDOUT, Process, run
 
 PACKAGES = ("sacred", "sacred.observers", "sacred.commandline_options")
 WORKERS = [{}, {}]
-# Ray and submitit leave processes and files to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+# Ray and submitit leave processes and files to the garbage collector. On a loaded machine, Ray takes minutes to start.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.timeout(1800),
+]
 
 
 @pytest.fixture
@@ -97,6 +100,18 @@ def agents_of(process):
 
 
 # ---------------------------------------------------------------------- Ray
+
+
+# First, as Ray runs in this process once a test has asked for `ray`.
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_no_cluster_at_an_address_is_said_at_once(grid, form):
+    pytest.importorskip("ray", reason="Ray is not installed: the extra ray")
+    address = form.format(free_ports(1)[0])
+    with pytest.raises(SweepError) as raised:
+        work(Engine("ray", address=address), grid)
+    why = "where no cluster of Ray answers (Connection refused); start one by: ray start --head"
+    assert str(raised.value) == f"sweep.address: got '{address}', {why}"
 
 
 @pytest.mark.nightly
@@ -326,17 +341,6 @@ def test_a_wrong_token_is_told_from_no_cluster(head, grid, token):
     assert done.returncode == 1
     said = f"error: sweep.address: got '{head.address}', whose cluster does not accept this token, or gets none; "
     assert done.stdout.splitlines()[-1].startswith(said)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_no_cluster_at_an_address_is_said_at_once(grid, form):
-    pytest.importorskip("ray", reason="Ray is not installed: the extra ray")
-    address = form.format(free_ports(1)[0])
-    with pytest.raises(SweepError) as raised:
-        work(Engine("ray", address=address), grid)
-    why = "where no cluster of Ray answers (Connection refused); start one by: ray start --head"
-    assert str(raised.value) == f"sweep.address: got '{address}', {why}"
 
 
 class Ended:
