@@ -309,11 +309,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._names.check(name)
 
     def unreadable(self, max_age_s: float = 0.0) -> list[tuple[str, str]]:
-        """Return id and reason for every run that cannot be read completely.
-
-        Args:
-            max_age_s: Age that the answer may have; a database checks every document for it.
-        """
+        """Return id and reason for every run that cannot be read completely, as of at most `max_age_s` ago."""
         return self.backend.unreadable(max_age_s)
 
     # ------------------------------------------------------------------ reading ahead
@@ -445,9 +441,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def discard(self, runs: Iterable[Run]) -> Removed:
         """Move runs to the trash, where `find` and `get` ignore them; `restore` brings them back until `collect`.
-
-        Args:
-            runs: Runs of this store.
 
         Raises:
             StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
