@@ -311,6 +311,7 @@ class LoopState:
             self._watching.start()
             return
         if self._watching.is_at_whole_step():
+            self._watching.stop()  # a scheduler whose method is replaced has no state that can be written
             self._save("log")
         if self._watching.num_logs >= _MOST_LOGS:
             _log.error(

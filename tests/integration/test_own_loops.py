@@ -53,7 +53,7 @@ class Streamed(data.IterableDataset):
         info = data.get_worker_info()
         first, step = (0, 1) if info is None else (info.id, info.num_workers)
         order = torch.randperm(NUM_SAMPLES)[first::step]
-        yield from ((torch.full((4,), float(i)) + torch.rand(()), torch.rand(1)) for i in order)
+        yield from ((torch.full((4,), i / NUM_SAMPLES) + torch.rand(()), torch.rand(1)) for i in order)
 
 
 def plain():
