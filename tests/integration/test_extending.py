@@ -262,7 +262,7 @@ def test_metric_is_measured_monitored_and_compared_by_its_direction(lab):
     assert best["epoch"] == 1 + values.index(max(values))
     script = """
 from sacristan.runs import open_store
-from sacristan.runs.comparison.direction import direction_of
+from sacristan.runs.comparison.comparing import direction_of
 with open_store("top") as store:
     print(direction_of([store.get(1)], "val/top2.max"))
 """
