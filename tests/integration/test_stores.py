@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
+import bson
 import numpy as np
 import pymongo
 import pytest
@@ -1052,6 +1053,14 @@ class Listener(pymongo.monitoring.CommandListener):
         pass
 
     failed = succeeded
+
+
+def test_id_of_digits_means_a_number_a_text_and_an_object_id(database, mongo_url):
+    keys = [bson.ObjectId("1" * 24), "2" * 24, 3, "4"]
+    database.runs.insert_many([{"_id": key, "status": "COMPLETED"} for key in keys])
+    with runs.open_store(f"{mongo_url}/{database.name}") as store:
+        for key in keys:
+            assert [run.key for run in store.find(f"id={key}")] == [store.get(str(key)).key] == [key]
 
 
 def test_unreadable_runs_of_a_database_may_be_those_of_a_while_ago(database, mongo_url):
