@@ -90,7 +90,9 @@ def stateful():
 
 def accelerated():
     accelerate = pytest.importorskip("accelerate")
-    return accelerate.Accelerator(cpu=True).prepare(plain())
+    inputs = torch.arange(NUM_SAMPLES * 4.0).reshape(-1, 4).sin()
+    loader = data.DataLoader(data.TensorDataset(inputs, inputs[:, :1]), BATCH_SIZE, shuffle=True)
+    return accelerate.Accelerator(cpu=True).prepare(loader)
 
 
 LOADERS = [
@@ -138,6 +140,7 @@ CASES = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
 @pytest.mark.parametrize(("make_loader", "use_epochs"), CASES)
 def test_loop_cut_within_epochs_continues_to_the_same_bits(make_loader, use_epochs):
     expected = train(make_loader, use_epochs=use_epochs)
