@@ -20,7 +20,7 @@ from sacristan.runs.query.flattening import list_of
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import show
 from sacristan.runs.sweeps.study.study import Point
-from sacristan.runs.sweeps.views.status import command_line, status_lines
+from sacristan.runs.sweeps.views.status import status_lines
 from sacristan.runs.sweeps.views.sweep_reader import SeenSweep, importances_of, read_definitions
 
 __all__ = ["ROUTES"]
@@ -65,7 +65,7 @@ def _winners(visit: Visit, seen: SeenSweep) -> list[_Winner]:
     """Return the best trials: one, or all that no other trial dominates."""
     winners = []
     for point in seen.status.best[:_MAX_BEST]:
-        steps = [("run it again", command_line(seen.definition, point))]
+        steps = [("run it again", seen.definition.command_line(point.parameters))]
         run, name = None, ""
         try:
             runs = visit.store.find({"uid": {"$in": _uids(point)}}, "-start_time", 1)

@@ -40,6 +40,7 @@ GROUPS = {
         "fork": "start a new run from the state of another run, with a changed config",
         "reproduce": "run a past run again from its record, and judge the result",
         "work": "start queued runs, on any number of machines",
+        "sweep": "try settings of a script, and find the best: sacristan sweep train.py --over ...",
         "check": "compare a script of stock Sacred with itself under this lab, before you move",
     },
     "describe and remove": {

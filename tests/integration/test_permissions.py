@@ -157,8 +157,8 @@ def test_second_user_of_a_shared_store_records_as_the_first_one_does(place, monk
     assert f"1 sources are not stored, and are lost: {module}.py ({store / '_sources'}" in caplog.text
 
 
-# Commands that read no store, or serve it until they are stopped.
-UNTRIED = {"board", "check", "completion", "docs", "mcp", "mongod", "schema", "tokens"}
+# Commands that read no store, start runs, or serve it until they are stopped.
+UNTRIED = {"board", "check", "completion", "docs", "mcp", "mongod", "schema", "sweep", "tokens"}
 # Words of the others, beside those that take a run for each argument that must be given.
 SPECIAL = {
     "compare": ["--by", "lr", "--metric", "loss"],

@@ -211,7 +211,7 @@ class Agent(TaskSource):
         self._finish(point, outcomes)
         self._num_done += 1
         ended = self.study.point(point.number)
-        if ended is not None and (self._is_hopeless(ended) or self._is_reached(ended)):
+        if ended is not None and (self._is_hopeless(ended, outcome) or self._is_reached(ended)):
             self._home.stop()
 
     def _finish(self, point: Point, outcomes: Sequence[Outcome]) -> None:
@@ -227,12 +227,13 @@ class Agent(TaskSource):
         else:
             self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
 
-    def _is_hopeless(self, ended: Point) -> bool:
+    def _is_hopeless(self, ended: Point, outcome: Outcome) -> bool:
         """Tell whether a point and all others so far have failed, so that the rest would probably fail as well."""
         if ended.state != "FAIL":
             return False
         counts = self.study.progress().counts
-        hopeless = counts["FAIL"] >= _FIRST_FAILURES and counts.keys() == {"FAIL"}
+        enough = 1 if outcome.is_refused else _FIRST_FAILURES
+        hopeless = counts["FAIL"] >= enough and counts.keys() == {"FAIL"}
         if hopeless:
             reasons = [point.notes.get("reason", "") for point in self.study.points().values()]
             _log.error(

@@ -27,7 +27,6 @@ from sacristan.runs.sweeps.views.status import (
     Status,
     Watcher,
     check_not_all_failed,
-    command_line,
     say,
     say_all,
     status_lines,
@@ -73,7 +72,7 @@ def run_sweep(
         say_all(status_lines(status, spec.objective_names))
     _deliver(place, definition.id)
     say_all(_undelivered_lines(place, definition.id))
-    check_not_all_failed(status, log.parent)
+    check_not_all_failed(status, log.parent, "--retry-failed" if definition.is_script else "sweep.retry_failed=True")
     return status
 
 
@@ -102,7 +101,7 @@ def stop_sweep(place: Place, id: str) -> None:
     with contextlib.closing(place.home(id)) as home:
         home.definition()
         home.stop()
-    say(f"sweep {id}: no more runs are started; to continue: sweep.run with sweep.id={id}")
+    say(f"sweep {id}: no more runs are started; to continue, give the command that started it again")
 
 
 def best_trials(
@@ -133,7 +132,7 @@ def best_trials(
     for point in best:
         for objective, value in zip(spec.objectives, point.values, strict=True):
             say(f"trial {point.number}: {objective.name} {value:.6g} in the sweep")
-        say(f"  {command_line(watcher.definition, point)}")
+        say(f"  {watcher.definition.command_line(point.parameters)}")
     return dict(best[0].parameters)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.identity import RECORD_TO_VARIABLE, is_alive
+from sacristan.observers.record.identity import RECORD_TO_VARIABLE, RESUME_VARIABLE, is_alive
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
-from sacristan.runs.query.texts import is_number
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.texts import is_number, list_text
 from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.rerun.resuming import resume_launch
+from sacristan.runs.rerun.resuming import resume_launch, with_folder
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
@@ -74,7 +75,8 @@ class Outcome:
     """The outcome of a run.
 
     `state` is COMPLETE, with values of the objectives and of constrained metrics; PRUNED or FAIL; KILLED; or LOST, if
-    another agent has taken the point over. `uid` is None if nothing was recorded.
+    another agent has taken the point over. `uid` is None if nothing was recorded. `is_refused` means that a script
+    failed before it took its settings, as all others would.
     """
 
     state: str
@@ -82,6 +84,7 @@ class Outcome:
     measured: dict[str, float] = dataclasses.field(default_factory=dict)
     reason: str = ""
     uid: str | None = None
+    is_refused: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,9 +161,9 @@ class TrialTask(WorkerTask):
 
     def _launch(self, earlier: Run | None) -> Launch:
         work = self._workplace
-        launch = resumed(earlier, work.definition) if earlier is not None else None
-        if launch is None:
-            return _trial_launch(work, self._settings)
+        first = _trial_launch(work, self._settings)
+        if earlier is None or (launch := resumed(earlier, work.definition, first)) is None:
+            return first
         return dataclasses.replace(launch, environment={**launch.environment, **work.agent_options.environment})
 
     def _settled(self, run: Run) -> Run:
@@ -219,7 +222,8 @@ class TrialTask(WorkerTask):
             )
             last = f": {end.lines[-1].strip()}" if end.lines else ""
             reason = f"{self.name} {late if end.is_late else how}{last}; {self.launch.text}"
-            return Outcome("KILLED" if is_killed else "FAIL", reason=reason)
+            is_refused = self._workplace.definition.is_script and end.code > 0
+            return Outcome("KILLED" if is_killed else "FAIL", reason=reason, is_refused=is_refused)
         # A process that was killed may take a moment to let go of its record.
         outcome = self._judged(self._settled(self._workplace.store.get(end.folder.name)), end.code)
         if end.is_late and outcome.state == "KILLED":
@@ -235,14 +239,16 @@ class TrialTask(WorkerTask):
             how = _killed_text(code) if code < 0 else run.get("meta.interrupted_by")
             return Outcome("KILLED", reason=f"run {run.id} is {status}{f': {how}' if how else ''}", uid=run.uid)
         if not status.startswith("COMPLETED"):
-            trace = run.document.get("fail_trace") or []
-            why = str(trace[-1]).strip() if trace else status
-            return Outcome("FAIL", reason=f"run {run.id} is {status}: {why}", uid=run.uid)
+            if self._workplace.definition.is_script:
+                return _script_failure(run, Path(self._workplace.definition.script).name, self._settings)
+            return Outcome("FAIL", reason=f"run {run.id} is {status}: {_last_of_trace(run)}", uid=run.uid)
         return self._measured(run)
 
     def _measured(self, run: Run) -> Outcome:
         """Return the outcome of a complete run: its values, or what is missing among them."""
         spec = self._workplace.spec
+        if self._workplace.definition.is_script and (wrong := _wrong_flag(run, self._settings)):
+            return Outcome("FAIL", reason=wrong, uid=run.uid)
         constrained = [constraint.metric for constraint in spec.constraints]
         numbers: dict[str, float] = {}
         for name in (*spec.objective_names, *constrained):
@@ -260,11 +266,15 @@ class TrialTask(WorkerTask):
 def _trial_launch(workplace: Workplace, settings: Mapping[str, Any]) -> Launch:
     """Return the command of a trial with a point's settings, given by dotted key."""
     definition, agent_options = workplace.definition, workplace.agent_options
-    program = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
-    words = definition.settings_of(settings)
-    options = [*definition.options, *agent_options.options]
-    command = [sys.executable, *program, *(["with", *words] if words else []), *options]
+    words = definition.words_of(settings)
     variables = {RECORD_TO_VARIABLE: str(agent_options.base.absolute()), **agent_options.environment}
+    if definition.is_script:
+        # Not -P, with which a script would not find the modules beside it.
+        command = [sys.executable, "-m", "sacristan", "run", *definition.script_program, *words]
+        return Launch(tuple(command), Path(definition.cwd), variables, ())
+    program = ["-P", "-m", definition.module] if definition.module else [str(definition.path)]
+    options = [*definition.options, *agent_options.options]
+    command = [sys.executable, *program, *words, *options]
     if definition.module:
         variables["PYTHONPATH"] = definition.base
     return Launch(tuple(command), Path(definition.cwd), variables, ())
@@ -279,15 +289,54 @@ def _earlier_run(store: Store, sweep: str, point: int, seed: int | None) -> Run 
     return runs[0] if runs else None
 
 
-def resumed(run: Run, definition: Definition) -> Launch | None:
-    """Return how the script of a sweep resumes an ended run from its newest state; None if it has none or cannot be."""
+def resumed(run: Run, definition: Definition, first: Launch) -> Launch | None:
+    """Return how an ended run of a sweep is resumed from its newest state; None if it has none or cannot be.
+
+    A script is started as at `first`, and continues its record.
+    """
     try:
         if not list(run.checkpoints):
             return None
+        if definition.is_script:
+            _, folder = with_folder(run)
+            variables = {**first.environment, RESUME_VARIABLE: str(folder.absolute())}
+            return dataclasses.replace(first, environment=variables)
         return dataclasses.replace(resume_launch(run, script=definition.path), cwd=Path(definition.cwd))
     except (LaunchError, StoreError) as error:
         _log.warning("run %s of the sweep is not resumed; its trial starts over: %s", run.id, error)
         return None
+
+
+def _script_failure(run: Run, script: str, settings: Mapping[str, Any]) -> Outcome:
+    """Return the outcome of a script's run that has failed, with what the script said about it."""
+    why = _last_of_trace(run)
+    if why.startswith("SystemExit"):
+        said = [line.strip() for line in run.output.splitlines() if not line.startswith("sacristan: ")]
+        why = next((line for line in reversed(said) if line), why)
+    reason = f"run {run.id} is {run.status}: {why}"
+    taken = {name.replace("-", "_") for name in dotted(run.config)}
+    missing = [name for name in settings if name.replace("-", "_") not in taken]
+    if not missing or any(not name.startswith("system/") for name in run.summary):
+        return Outcome("FAIL", reason=reason, uid=run.uid)
+    reason += f"; {script} has not taken {list_text(missing)}, so no other trial is started"
+    return Outcome("FAIL", reason=reason, uid=run.uid, is_refused=True)
+
+
+def _wrong_flag(run: Run, settings: Mapping[str, Any]) -> str:
+    """Return what is wrong if a flag that was left out, or given, has not made a setting so; empty if nothing is."""
+    config = {name.replace("-", "_"): value for name, value in dotted(run.config).items()}
+    for name, value in settings.items():
+        if isinstance(value, bool) and isinstance(got := config.get(name.replace("-", "_")), bool) and got != value:
+            return (
+                f"{name} is {got} in run {run.id}, expected {value}; a flag that is False is left out: if the script "
+                "takes a value, write '${args}' after --"
+            )
+    return ""
+
+
+def _last_of_trace(run: Run) -> str:
+    trace = run.document.get("fail_trace") or []
+    return str(trace[-1]).strip() if trace else run.status
 
 
 def objective_value(run: Run, name: str) -> float | str:

@@ -7,16 +7,18 @@ import dataclasses
 import hashlib
 import json
 import math
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec.script_words import script_words
 
 __all__ = ["Definition", "lasting", "setting_words"]
 
-# A sweep that was extended, or whose failed points run again, has the second one.
-FORMATS = ("sacristan-sweep-1", "sacristan-sweep-2")
+# A sweep that was extended, or whose failed points run again, has the second one; that of a script, the third one.
+FORMATS = ("sacristan-sweep-1", "sacristan-sweep-2", "sacristan-sweep-3")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +32,15 @@ class Definition:
         module: The main module, if the experiment is started as a module; else empty.
         base: The folder of the experiment's sources where `sweep.run` was last given.
         cwd: The folder that trials start in on that machine.
-        settings: Settings that all trials share: named configs and assignments, as after `with`.
+        settings: Settings that all trials share: named configs and assignments, as after `with`. Of a script, its
+            words, with macros for the parameters.
         options: Options of the experiment's command line that all trials share, without the database.
         seed: Seed of the sampler, and the first seed of each trial that has several.
         count: Maximum number of points; None for all of a grid, or no limit.
         storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
         earlier: What was extended, the first version first: `spec`, `count`, and the time, `until`.
         has_retried: Whether failed points were ever given to agents again, each as a further trial of Optuna's.
+        is_script: Whether the runs are those of a script, as `sacristan run` starts it, and not of an experiment.
     """
 
     id: str
@@ -54,6 +58,7 @@ class Definition:
     created: str
     earlier: tuple[dict[str, Any], ...] = ()
     has_retried: bool = False
+    is_script: bool = False
 
     @staticmethod
     def id_of(experiment: str, spec: Mapping[str, Any], settings: tuple[str, ...], seed: int) -> str:
@@ -73,6 +78,27 @@ class Definition:
         """The main file."""
         return Path(self.base) / self.script
 
+    def words_of(self, parameters: Mapping[str, Any]) -> list[str]:
+        """Return what follows the program on the command line of a run, without options."""
+        if self.is_script:
+            return script_words(self.settings, parameters)
+        words = self.settings_of(parameters)
+        return ["with", *words] if words else []
+
+    @property
+    def script_program(self) -> list[str]:
+        """The script or module as `sacristan run` takes it: relative to `cwd` if it is below that."""
+        if self.module:
+            return ["-m", self.module]
+        return [str(self.path.relative_to(self.cwd) if self.path.is_relative_to(self.cwd) else self.path)]
+
+    def command_line(self, parameters: Mapping[str, Any]) -> str:
+        """Return the command that runs a point again, quoted for a shell."""
+        if self.is_script:
+            return shlex.join(["sacristan", "run", *self.script_program, *self.words_of(parameters)])
+        start = ["-m", self.module] if self.module else [self.script]
+        return shlex.join(["python", *start, *self.words_of(parameters)])
+
     def settings_of(self, parameters: Mapping[str, Any]) -> list[str]:
         """Return the settings of a run, as after `with`: the shared ones, then its parameters, given by dotted key."""
         shared = [word for word in self.settings if word.partition("=")[0] not in parameters]
@@ -80,7 +106,10 @@ class Definition:
 
     def check_parameters(self, names: Iterable[str]) -> None:
         """Reject parameters that runs cannot vary: settings of the sweep itself or fixed by a shared setting."""
-        fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
+        if self.is_script:
+            fixed = {word.partition("=")[0].lstrip("-"): word for word in self.settings if word.startswith("--")}
+        else:
+            fixed = {word.partition("=")[0].strip(): word for word in self.settings if "=" in word}
         for name in names:
             if name.partition(".")[0] == "sweep":
                 raise SweepError(
@@ -102,9 +131,11 @@ class Definition:
         """Return the definition as JSON holds it."""
         document = dataclasses.asdict(self)
         lists = {name: list(document[name]) for name in ("settings", "options", "earlier")}
-        document = {"format": FORMATS[bool(self.earlier or self.has_retried)], **document, **lists}
-        # Earlier versions of the lab know neither, and read all others.
-        return {name: value for name, value in document.items() if value or name not in ("earlier", "has_retried")}
+        number = 2 if self.is_script else int(bool(self.earlier or self.has_retried))
+        document = {"format": FORMATS[number], **document, **lists}
+        # Earlier versions of the lab know none of these, and read all others.
+        later = ("earlier", "has_retried", "is_script")
+        return {name: value for name, value in document.items() if value or name not in later}
 
     @classmethod
     def of(cls, document: Mapping[str, Any], where: str) -> Definition:
@@ -115,7 +146,7 @@ class Definition:
         if (written := document.get("format", FORMATS[0])) not in FORMATS:  # the first versions wrote none
             use = "use the version of the lab that started the sweep"
             raise SweepError(f"{where}: its format is {written!r}, this version reads up to {FORMATS[-1]}; {use}")
-        document = {"earlier": [], "has_retried": False, **document}
+        document = {"earlier": [], "has_retried": False, "is_script": False, **document}
         names = [field.name for field in dataclasses.fields(cls)]
         if missing := [name for name in names if name not in document]:
             raise SweepError(f"{where}: got a sweep without {missing[0]!r}, {expected}")

@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import logging
 import operator
-import shlex
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,6 @@ __all__ = [
     "Status",
     "Watcher",
     "check_not_all_failed",
-    "command_line",
     "display",
     "parameters_text",
     "say",
@@ -139,27 +137,21 @@ def _is_beaten(costs: list[float], others: Iterable[list[float]]) -> bool:
     return any(all(a <= b for a, b in zip(other, costs, strict=True)) and other != costs for other in others)
 
 
-def check_not_all_failed(status: Status, folder: Path) -> None:
-    """Reject a sweep if no trial runs and all that ended have failed; the message names `folder`, their output."""
+def check_not_all_failed(status: Status, folder: Path, retry: str) -> None:
+    """Reject a sweep if all trials have failed and none runs; name `folder`, their output, and `retry`, an option."""
     if not status.num_finished or status.running or status.count("FAIL") < status.num_finished:
         return
     last = status.points[max(status.points)]
     count = f"all {status.num_finished} trials have" if status.num_finished > 1 else "the one trial has"
     raise SweepError(
         f"sweep {status.id}: {count} failed: {last.notes.get('reason', 'unknown')}; what runs printed is in {folder}; "
-        "to run them again once the cause is fixed: sweep.retry_failed=True"
+        f"to run them again once the cause is fixed: {retry}"
     )
 
 
 def parameters_text(point: Point) -> str:
     """Return a point's active parameters as settings for the command line: `lr=0.1 optimizer.name=SGD`."""
     return " ".join(setting_words(point.parameters))
-
-
-def command_line(definition: Definition, point: Point) -> str:
-    """Return the command that runs a point again, quoted for a shell."""
-    start = ["-m", definition.module] if definition.module else [definition.script]
-    return shlex.join(["python", *start, "with", *definition.settings_of(point.parameters)])
 
 
 def status_lines(status: Status, names: tuple[str, ...]) -> Iterator[str]:

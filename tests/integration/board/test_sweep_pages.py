@@ -22,7 +22,7 @@ from sacristan.runs.sweeps.study import mongo_storage
 from sacristan.runs.sweeps.study.optuna_extensions import _FileJournal
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.study import Study
-from sacristan.runs.sweeps.views.status import Watcher, command_line
+from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.sweeps.views.sweep_reader import SweepReader, importances_of, read_definitions
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -168,7 +168,7 @@ def test_best_trial_leads_to_its_run_its_checkpoint_and_the_commands_that_use_it
     assert 'href="/runs/7?tab=files&amp;kind=checkpoint&amp;name=checkpoints%2Fbest.pt"' in text
     with contextlib.closing(Place(folder).home("first")) as home:
         watcher = Watcher(home)
-        again = command_line(watcher.definition, watcher.study.points()[int(number)])
+        again = watcher.definition.command_line(watcher.study.points()[int(number)].parameters)
     assert f"<code>{escape(again)}</code>" in text
     for command in ("evaluate", "predict", "export"):
         settings = f"{command} with {run}/config.json checkpoint.path={run}/checkpoints/best.pt"

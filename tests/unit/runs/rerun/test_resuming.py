@@ -14,6 +14,7 @@ from sacristan.observers.record.identity import lease
 from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.sealed_zip import SealingStream
 from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.replaying import replay
 from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
@@ -72,9 +73,9 @@ def test_run_goes_on_where_its_experiment_records_by_itself(write_run, tmp_path)
 
 
 def test_trial_whose_run_cannot_be_resumed_starts_over_and_says_why(write_run, tmp_path, caplog):
-    definition = types.SimpleNamespace(path=tmp_path / "lab" / "exp.py", cwd=str(tmp_path))
+    definition = types.SimpleNamespace(path=tmp_path / "lab" / "exp.py", cwd=str(tmp_path), is_script=False)
     run = write_run({"url": "postgresql://ann:***@db.lab/lab"})
-    assert resumed(run, definition) is None
+    assert resumed(run, definition, Launch(("python",), tmp_path, {}, ())) is None
     assert "run 3 of the sweep is not resumed; its trial starts over: run 3 was recorded without" in caplog.text
 
 

@@ -1,0 +1,223 @@
+"""`sweep`: try settings of a script, one recorded run for each, and find the best ones."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sacristan.runs.commands.terminal.arguments import Parser, is_url, number, where_of
+from sacristan.runs.errors import SweepError
+
+if TYPE_CHECKING:
+    from sacristan.runs.sweeps.agents.trials import AgentOptions
+    from sacristan.runs.sweeps.spec.definition import Definition
+    from sacristan.runs.sweeps.spec.spec import Spec
+    from sacristan.runs.sweeps.study.place import Place
+
+__all__ = ["NO_JSON", "add_arguments", "main"]
+
+NO_JSON = "it starts runs; `ls --sweep ID --json` lists them"
+
+_USAGE = """%(prog)s SCRIPT --over '{lr: [1e-4, 1e-3]}' [--metric NAME --goal maximize] [-- WORD ...]
+       %(prog)s -m MODULE --over ... [-- WORD ...]
+       %(prog)s {status,best,plot,stop,agent} [--id ID]"""
+_EPILOG = """A trial is `sacristan run SCRIPT WORD ... --lr=0.0001`. A parameter that is True is given as --name, and
+one that is False is left out; to give parameters otherwise, put ${args}, ${args_no_hyphens} or ${args_json} among
+the words. The same command again continues a sweep; in place of a script, `status` shows it, `best` shows the best
+trial, `plot` draws it, `stop` lets it end, and `agent` works on one that was started elsewhere."""
+_POSITIVE = number(int, lambda value: value > 0, "a whole number, at least 1")
+_NATURAL = number(int, lambda value: value >= 0, "a whole number of at least 0")
+
+
+def add_arguments(parser: Parser) -> None:
+    """Add the arguments."""
+    parser.usage, parser.epilog = _USAGE, _EPILOG
+    parser.rest_begins = ("--",)
+    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script; its own words come after --")
+    parser.add_argument("-m", dest="module", metavar="MODULE", help="sweep a module, as python -m runs it")
+    search = parser.add_mutually_exclusive_group()
+    search.add_argument("--over", metavar="YAML", help="what to try: lists are values, {min: 1e-4, max: 1e-1} a range")
+    search.add_argument("--spec", type=Path, metavar="FILE", help="search in the format of W&B's sweeps")
+    parser.add_argument("--method", default="grid", help="with --over: grid (default), random, bayes, ...")
+    parser.add_argument("--metric", metavar="NAME", help="with --over: the objective, such as val/loss.min")
+    parser.add_argument("--goal", choices=("minimize", "maximize"), default="minimize", help="default: minimize")
+    parser.add_argument("--id", help="name of the sweep; derived from the command by default")
+    parser.add_argument("--count", type=_POSITIVE, metavar="N", help="most points to try; default: all of a grid")
+    parser.add_argument("--workers", type=_POSITIVE, default=1, metavar="N", help="number of concurrent runs (1)")
+    parser.add_argument("--sampler-seed", type=_NATURAL, default=0, metavar="N", help="seed of the search (0)")
+    parser.add_argument("--retries", type=_NATURAL, default=3, metavar="N", help="new starts of a killed run (3)")
+    help = "modules that are imported once for all runs, separated by commas; by default torch and the like"
+    parser.add_argument("--packages", metavar="MODULES", help=help)
+    parser.add_argument("--retry-failed", action="store_true", help="run the failed points of a sweep again")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Start or continue a sweep, or show one."""
+    place = _place(where_of(arguments))
+    if arguments.module is None and arguments.script in _ACTIONS:
+        _ACTIONS[arguments.script](place, arguments)
+        return 0
+    from sacristan.runs.sweeps.agents.commands import run_sweep
+    from sacristan.runs.sweeps.agents.engines import Engine
+
+    spec = _spec(arguments)
+    definition = _definition(arguments, spec)
+    run_sweep(
+        place,
+        spec,
+        definition,
+        _agent_options(place, arguments, {}),
+        _workers(arguments.workers),
+        Engine(),
+        lambda *_: None,  # the script knows its options
+        arguments.retry_failed,
+    )
+    return 0
+
+
+# ---------------------------------------------------------------------- actions
+
+
+def _status(place: Place, arguments: argparse.Namespace) -> None:
+    from sacristan.runs.sweeps.agents.commands import show_status
+
+    show_status(place, arguments.id)
+
+
+def _best(place: Place, arguments: argparse.Namespace) -> None:
+    from sacristan.runs.sweeps.agents.commands import best_trials
+
+    options = _agent_options(place, arguments, {})
+    best_trials(place, _id(arguments), "", None, lambda _: options, [])
+
+
+def _plot(place: Place, arguments: argparse.Namespace) -> None:
+    from sacristan.runs.sweeps.agents.commands import plot_sweep
+
+    plot_sweep(place, _id(arguments))
+
+
+def _stop(place: Place, arguments: argparse.Namespace) -> None:
+    from sacristan.runs.sweeps.agents.commands import stop_sweep
+
+    stop_sweep(place, _id(arguments))
+
+
+def _agent(place: Place, arguments: argparse.Namespace) -> None:
+    from sacristan.runs.sweeps.agents.agent_process import work
+    from sacristan.runs.work.worker import divided_threads
+
+    environment = {**divided_threads(arguments.workers), **_workers(arguments.workers)[0]}
+    work(place, _id(arguments), _agent_options(place, arguments, environment))
+
+
+_ACTIONS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
+    "status": _status,
+    "best": _best,
+    "plot": _plot,
+    "stop": _stop,
+    "agent": _agent,
+}
+
+
+# ---------------------------------------------------------------------- what is meant
+
+
+def _place(where: str) -> Place:
+    from sacristan.runs.sweeps.study.place import Place
+
+    if not is_url(where):
+        return Place(Path(where))
+    from sacristan.observers.mongo.destination import Destination, parse_mongo_option
+
+    return Place(Path("my_runs"), Destination(**parse_mongo_option(where)))
+
+
+def _spec(arguments: argparse.Namespace) -> Spec:
+    from sacristan.configs.files import load_yaml
+    from sacristan.runs.sweeps.spec.spec import read_over, read_spec
+
+    if arguments.spec is not None:
+        return read_spec(arguments.spec)
+    if arguments.over is None:
+        raise SweepError("got no search space, expected --over '{lr: [1e-4, 1e-3]}' or --spec FILE")
+    import yaml
+
+    try:
+        over = load_yaml(arguments.over)
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())
+        raise SweepError(f"--over: got {arguments.over!r}, which is not valid YAML ({why})") from error
+    metric = {"name": arguments.metric, "goal": arguments.goal} if arguments.metric else None
+    return read_over(over, method=arguments.method, metric=metric)
+
+
+def _definition(arguments: argparse.Namespace, spec: Spec) -> Definition:
+    from sacristan.runs.sweeps.spec.definition import Definition
+    from sacristan.runs.sweeps.spec.script_words import with_macro
+
+    path = _script(arguments)
+    words = tuple(with_macro(arguments.rest[1:]))
+    name = path.parent.name if path.name == "__main__.py" else path.stem
+    seed = arguments.sampler_seed
+    return Definition(
+        id=arguments.id or Definition.id_of(name, spec.document, words, seed),
+        experiment=name,
+        spec=spec.document,
+        script=path.name,
+        module=arguments.module or "",
+        base=str(path.parent),
+        cwd=str(Path.cwd()),
+        settings=words,
+        options=(),
+        seed=seed,
+        count=arguments.count,
+        storage="",
+        created=datetime.now(UTC).isoformat(),
+        is_script=True,
+    )
+
+
+def _script(arguments: argparse.Namespace) -> Path:
+    """Return the file of the script or module."""
+    if (arguments.script is None) == (arguments.module is None):
+        got = "neither" if arguments.script is None else "both"
+        raise SweepError(f"got {got} of a script and -m MODULE, expected one: sacristan sweep train.py --over ...")
+    if arguments.module is None:
+        path = Path(arguments.script)
+        if not path.is_file():
+            raise SweepError(f"{path}: there is no such script; expected one, or one of: {', '.join(_ACTIONS)}")
+        return path.absolute()
+    parts = Path(*arguments.module.split(".")).absolute()
+    for path in (parts / "__main__.py", parts.with_suffix(".py")):
+        if path.is_file():
+            return path
+    raise SweepError(f"-m {arguments.module}: there is no such module below this folder; give the path of a script")
+
+
+def _id(arguments: argparse.Namespace) -> str:
+    if arguments.id is None:
+        raise SweepError("got no sweep, expected --id ID; sacristan sweep status lists all")
+    return str(arguments.id)
+
+
+def _workers(num: int) -> list[dict[str, str]]:
+    """Return the variables of each agent's runs: a GPU for each, as far as there are enough."""
+    from sacristan.runs.work.worker import visible_gpus
+
+    gpus = visible_gpus(os.environ)
+    return [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(num)]
+
+
+def _agent_options(place: Place, arguments: argparse.Namespace, environment: Mapping[str, str]) -> AgentOptions:
+    from sacristan.runs.sweeps.agents.trials import AgentOptions
+
+    where = where_of(arguments)
+    store = {"SACRISTAN_STORE": where if is_url(where) else str(place.base.absolute())}
+    packages = None if arguments.packages is None else tuple(filter(None, arguments.packages.split(",")))
+    variables = {**store, **environment}
+    return AgentOptions(place.base, environment=variables, packages=packages, retries=arguments.retries)

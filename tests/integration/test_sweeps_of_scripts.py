@@ -1,0 +1,116 @@
+"""`sacristan sweep`: trials of a script that was not written for the lab."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps.spec.script_words import script_words, with_macro
+from tests.processes import PIPE, run
+
+TRAIN = """
+import argparse, os, signal
+from pathlib import Path
+import sacristan
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--batch-size", type=int, default=8)
+parser.add_argument("--epochs", type=int, default=3)
+parser.add_argument("--amp", action=argparse.BooleanOptionalAction, default=True)
+args = parser.parse_args()
+tracked = sacristan.init()
+for epoch in range(args.epochs):
+    tracked.log({"val/acc": args.lr * args.batch_size + epoch}, epoch)
+    if Path("kill").exists():
+        Path("kill").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def swept(tmp_path):
+    """Return a function that gives words to `sacristan sweep` in a folder with a script, and returns what it did."""
+    (tmp_path / "train.py").write_text(TRAIN)
+
+    def sweep(*words):
+        command = [sys.executable, "-m", "sacristan", "sweep", *words]
+        return run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+
+    return sweep
+
+
+METRIC = ("--metric", "val/acc.max", "--goal", "maximize", "--id", "first", "--packages", "")
+
+
+def runs_in(folder):
+    with open_store(folder / "my_runs") as store:
+        return [(run.status, dict(run.config), run.summary) for run in store.find([("meta.sweep.id", "=", "first")])]
+
+
+def test_every_point_of_a_script_is_a_run_and_the_best_one_is_named_by_its_command(swept, tmp_path):
+    words = ["train.py", "--over", "{lr: [0.1, 0.5], batch-size: [2, 4]}", *METRIC, "--", "--epochs", "2"]
+    done = swept(*words)
+    assert done.returncode == 0, done.stderr
+    recorded = runs_in(tmp_path)
+    assert {status for status, *_ in recorded} == {"COMPLETED"}
+    points = sorted((config["lr"], config["batch_size"], config["epochs"]) for _, config, _ in recorded)
+    assert points == [(0.1, 2, 2), (0.1, 4, 2), (0.5, 2, 2), (0.5, 4, 2)]
+    best = swept("best", "--id", "first")
+    assert "val/acc.max 3 in the sweep" in best.stdout
+    assert "sacristan run train.py --epochs 2 --batch-size=4 --lr=0.5" in best.stdout
+    assert "sweep first: 4 of 4 done" in swept("status").stdout
+    again = swept(*words)
+    assert again.returncode == 0
+    assert len(runs_in(tmp_path)) == 4
+
+
+def test_a_parameter_that_the_script_does_not_know_ends_the_sweep_at_its_first_trial(swept, tmp_path):
+    done = swept("train.py", "--over", "{lrr: [0.1, 0.5, 0.7], epochs: [1, 2]}", *METRIC)
+    assert done.returncode == 1
+    assert [status for status, *_ in runs_in(tmp_path)] == ["FAILED"]
+    assert "train.py: error: unrecognized arguments: --lrr=0.1; train.py has not taken lrr" in done.stderr
+
+
+def test_a_trial_that_is_killed_starts_again(swept, tmp_path):
+    (tmp_path / "kill").touch()
+    done = swept("train.py", "--over", "{lr: [0.1, 0.5]}", *METRIC)
+    assert done.returncode == 0, done.stderr
+    recorded = [(status, config["lr"]) for status, config, _ in runs_in(tmp_path)]
+    assert sorted(recorded) == [("COMPLETED", 0.1), ("COMPLETED", 0.5), ("DEAD", 0.1)]
+
+
+def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path):
+    done = swept("train.py", "--over", "{amp: [true, false]}", *METRIC)
+    assert done.returncode == 0
+    assert "amp is True in run 2, expected False" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothere.py", "--over", "{lr: [1]}"], "nothere.py: there is no such script"),
+        (["train.py"], "got no search space, expected --over"),
+        (["train.py", "--over", "{lr: ["], "which is not valid YAML"),
+        (["train.py", "--over", "{lr: [1, 2]}", "--", "--lr=3"], "lr: is searched, but --lr=3 is fixed for all runs"),
+        (["best"], "got no sweep, expected --id ID"),
+        (["best", "--id", "none"], "none"),
+        (["-m", "nothere", "--over", "{lr: [1]}"], "-m nothere: there is no such module"),
+    ],
+)
+def test_what_cannot_be_swept_is_said_in_one_line_and_starts_nothing(swept, tmp_path, words, message):
+    done = swept(*words)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "my_runs" / "1").exists()
+
+
+def test_macros_give_parameters_in_wandbs_forms():
+    given = {"lr": 0.1, "amp": True, "bias": False}
+    assert script_words(with_macro(["--epochs", "2"]), given) == ["--epochs", "2", "--lr=0.1", "--amp"]
+    assert script_words(["${args}"], given) == ["--lr=0.1", "--amp=True", "--bias=False"]
+    assert script_words(with_macro(["${args_no_hyphens}", "x"]), given) == ["lr=0.1", "amp=True", "bias=False", "x"]
+    assert script_words(["${args_json}"], given) == ['{"lr": 0.1, "amp": true, "bias": false}']
