@@ -25,7 +25,8 @@ class MainFile:
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
-        self.path: str | None = names.get("__file__")
+        path = names.get("__file__")
+        self.path: str | None = None if path == "<stdin>" else path
         self.module = module_of(names)
 
     @property

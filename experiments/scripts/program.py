@@ -106,7 +106,7 @@ def run_program(words: Sequence[str]) -> NoReturn:
     try:
         program = _program(options, args)
         program.prepare()
-        session = None if int(os.environ.get("RANK") or 0) else _begin(options, program)
+        session = None if int(os.environ.get("RANK") or 0) else _begin(options, program, before)
     except _Rejected as error:
         told(f"error: {error}")
         sys.exit(_USAGE_CODE)
@@ -126,9 +126,10 @@ def _program(options: argparse.Namespace, args: Sequence[str]) -> _File | _Modul
     return _File(options.program, args, options.constants)
 
 
-def _begin(options: argparse.Namespace, program: _File | _Module) -> Session:
+def _begin(options: argparse.Namespace, program: _File | _Module, words: Sequence[str]) -> Session:
     folder, start, main = Path.cwd(), time.time(), sys.modules["__main__"]
-    script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True}
+    before = words[: -len(program.words)]
+    script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True, "options": before}
     config = {**({"args": program.args} if program.args else {}), **program.constants}
     session = Session.begin(options.name, config, script=script)
     capture.begin(session.run, options.also)
@@ -166,6 +167,7 @@ class _File:
 
     Attributes:
         name: Its path, as it was typed.
+        words: The words that name it.
         names: Constants that were named as settings.
         constants: Those of them that have a plain value in the script.
     """
@@ -173,7 +175,7 @@ class _File:
     kind = "file"
 
     def __init__(self, path: str, args: Sequence[str], names: Sequence[str]) -> None:
-        self.name, self.args, self.names = path, list(args), list(names)
+        self.name, self.words, self.args, self.names = path, [path], list(args), list(names)
         self._source = _source_of(path)
         self.constants = _constants(path, self._source, names) if names else {}
 
@@ -199,7 +201,7 @@ class _Module:
     constants: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
     def __init__(self, name: str, args: Sequence[str]) -> None:
-        self.name, self.args = name, list(args)
+        self.name, self.words, self.args = name, ["-m", name], list(args)
 
     def prepare(self) -> None:
         """Let this process look as `python -m MODULE` does when the module is looked up."""

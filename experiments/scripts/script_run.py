@@ -6,6 +6,7 @@ import builtins
 import contextlib
 import logging
 import os
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -132,7 +133,7 @@ def make_run(
         "options": {},
         "named_configs": [],
         **run.meta_info,
-        "script": dict(script_of(names) if script is None else script),
+        "script": {**(script_of(names) if script is None else script), **_process_note()},
         **(meta or {}),
     }
     info = main_file.provenance(experiment)
@@ -176,13 +177,25 @@ def _source(path: str) -> Source:
 
 def script_of(names: Mapping[str, Any], argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Return how a program was started, from its globals: `kind` (file, module or notebook), `program` and `args`."""
-    module, path = module_of(names), names.get("__file__")
+    module, path = module_of(names), MainFile(names).path
     kind = "module" if module else "file" if path else "notebook"
     argv = sys.argv if argv is None else argv
     if kind == "file" and Path(argv[0]).is_file() and Path(argv[0]).samefile(str(path)):
         path = argv[0]  # as it was typed
     args = argv[1:] if path else ()
     return {"kind": kind, "program": module or path or "", "args": [hide_passwords(redact(word)) for word in args]}
+
+
+def _process_note() -> dict[str, Any]:
+    """Return what its own command does not show of how the process was started."""
+    note: dict[str, Any] = {}
+    if (size := os.environ.get("WORLD_SIZE", "")).isdecimal() and int(size) > 1:
+        note["num_processes"] = int(size)
+    with contextlib.suppress(OSError):  # it may be closed
+        mode = os.fstat(0).st_mode
+        if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):
+            note["reads_pipe"] = True
+    return note
 
 
 def _observers(record_to: str | Path | None) -> list[Any]:

@@ -35,6 +35,7 @@ _CRITICAL = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("o
 _LATER_S, _MOST_DELAYS = 0.01, 500
 
 _active: Session | None = None
+_num_begun = 0
 
 
 def active_session() -> Session | None:
@@ -95,11 +96,14 @@ class Session:
             ConcurrentRunError: If a session of this process has not ended.
             ObserversError: If the run cannot be recorded or resumed.
         """
-        global _active
+        global _active, _num_begun
         if (other := active_session()) is not None:
             place = other.run.folder or other.run.experiment_info["name"]
             raise ConcurrentRunError(f"this process records a run already, {place}; end that one first")
         session = cls(make_run(name, config or {}, record_to=record_to, script=script, resume=resume, meta=meta))
+        _num_begun += 1
+        if _num_begun > 1:  # so that it is found again among those of another process
+            session.run.meta_info["script"]["number"] = _num_begun
         session._recording.__enter__()
         _active = session
         session._watch_process()

@@ -15,6 +15,7 @@ from sacristan.experiments.running.resuming import is_living, is_unfinished
 from sacristan.experiments.scripts.script_run import STORE_VARIABLE, script_of
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record.identity import PARENT_VARIABLE, RESUME_VARIABLE
 from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import CONFIG, NOTES, RUN, read_json_if_whole
@@ -41,6 +42,8 @@ def folder_to_continue(
     """
     if resume not in _WAYS:
         raise ConfigError(f"init: got resume={resume!r}, expected auto, allow, must, never, True or False")
+    if os.environ.get(PARENT_VARIABLE) or RESUME_VARIABLE in os.environ:  # it is told already which record is its own
+        return None
     if resume in (None, False) or (id is None and resume == "never"):
         return None
     base = _folder_of_runs(record_to)

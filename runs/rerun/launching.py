@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -17,10 +18,10 @@ from pathlib import Path, PurePath
 
 from sacristan import configs
 from sacristan.observers.record.identity import NAMED_CONFIGS_VARIABLE
-from sacristan.observers.record.redaction import hide_passwords, redact
+from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun.record import Record, ScriptStart
 
 __all__ = ["OBSERVERS", "Launch", "check_passwords_alone", "dropped_options", "recorded_launch"]
 
@@ -94,7 +95,11 @@ def recorded_launch(
     replace the same ones; `without` leaves recorded ones out, by their long names. Modules are searched for in the
     experiment's folder, then in those of `search`, then elsewhere. With `prints_config`, the process prints the config
     instead.
+
+    A script gets its own words again, and `options` after them; it has no `updates`.
     """
+    if record.script_start is not None:
+        return _script_launch(record, record.script_start, script, updates, options, environment or {}, search)
     _check_passwords_given(record, updates)
     script = record.script if script is None else script.absolute()
     # -P: as with a script, the folder it starts in is not searched before that of the experiment.
@@ -115,6 +120,60 @@ def recorded_launch(
     if record.num_ranks > 1 and record.module:
         variables["PYTHONSAFEPATH"] = "1"  # as -P, for the processes of torchrun
     return Launch((*command, *recorded, *options), folder, variables, (*notes, *folder_notes))
+
+
+def _script_launch(
+    record: Record,
+    start: ScriptStart,
+    script: Path | None,
+    updates: Sequence[str],
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    search: Sequence[Path],
+) -> Launch:
+    """Return how to start a script again: as it was started, with more words after its own."""
+    if updates:
+        raise LaunchError(
+            f"run {record.id} is of a script, whose settings are its own words: got {' '.join(updates)}; give words "
+            "after --"
+        )
+    path = record.script if script is None else script.absolute()
+    _check_can_start(record, start)
+    program = ["-m", start.program] if start.kind == "module" else [str(path)]
+    if start.is_captured:
+        program = ["-m", "sacristan", "run", *start.options, *program]
+    # -P: as with a script, the folder it starts in is not searched before that of the script.
+    python = [sys.executable, *(["-P"] if program[0] == "-m" else [])]
+    folder, notes = _folder(record)
+    variables = {"PYTHONPATH": _python_path(path, record.mainfile, search), "SACRISTAN_STORE": "", "SACRISTAN_MODE": ""}
+    return Launch((*python, *program, *start.args, *words), folder, {**variables, **environment}, tuple(notes))
+
+
+def _check_can_start(record: Record, start: ScriptStart) -> None:
+    """Reject a script that needs more than its command to run as it did."""
+    hidden = [word for word in start.args if is_hidden(word)]
+    if hidden:
+        raise LaunchError(
+            f"run {record.id} was recorded without the password in its words: {hidden[0]}; start it yourself: "
+            f"{start.text}"
+        )
+    if start.num_processes > 1:
+        raise LaunchError(
+            f"run {record.id} had {start.num_processes} processes, and the words of their launcher are not recorded; "
+            "start it yourself: sacristan run -- torchrun ..."
+        )
+    if start.reads_pipe and _reads_input(record):
+        raise LaunchError(
+            f"run {record.id} read its standard input, which is not recorded; start it yourself with the same input: "
+            f"{start.text} < FILE"
+        )
+
+
+def _reads_input(record: Record) -> bool:
+    """Tell whether the main file of a script may read the standard input."""
+    content = record.sources.get(record.mainfile_text)
+    text = b"" if content is None else content.read()
+    return re.search(rb"\bsys\.stdin\b|\binput\(|\bfileinput\b", text) is not None
 
 
 def _with_torchrun(record: Record, program: Sequence[str]) -> list[str]:

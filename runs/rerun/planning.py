@@ -86,7 +86,8 @@ def planned(
     tolerance.check(record.run)
     _check_ended(record)
     check_whole(record)
-    check_passwords_alone(record, settings)
+    if record.script_start is None:
+        check_passwords_alone(record, settings)
     own_store = (keep or Path(f"reproduce-{record.id}")).absolute() / "runs"
     with _working_folder(keep) as folder:
         yield _plan(record, tolerance, folder, own_store, settings, in_place=in_place)
@@ -110,13 +111,14 @@ def _plan(
     record_to.mkdir(exist_ok=True)
     # Code beside the experiment in its repository is restored too, and may be imported from there.
     search = [] if restored is None else [restored.folder]
+    takes_options = record.script_start is None and (target is None or record.is_of_lab)
     launch = recorded_launch(
         record,
         script=script,
         config=config,
         # The setting would resume any unfinished run there is; this one starts from the beginning.
         updates=[*settings, *([f"{RESUME_SETTING}={start!r}"] if record.starts_from else [])],
-        options=[f"--file_storage={record_to}"] if target is None or record.is_of_lab else [],
+        options=[f"--file_storage={record_to}"] if takes_options else [],
         environment=_variables(record, record_to, changed_resources),
         without=[*OBSERVERS, "--enforce_clean"],
         search=search,

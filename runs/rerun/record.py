@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -29,6 +30,7 @@ __all__ = [
     "RESUME_SETTING",
     "GitState",
     "Record",
+    "ScriptStart",
     "check_has_config",
     "check_whole",
     "digest_of",
@@ -50,6 +52,38 @@ class GitState:
     is_dirty: bool
     untracked: Mapping[str, str]
     problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScriptStart:
+    """How a script was started.
+
+    Attributes:
+        kind: `file`, `module`, `notebook` or `command`.
+        program: The file as it was typed, the module, or the command.
+        args: The words after it.
+        options: The options of `sacristan run` before it.
+        is_captured: Whether `sacristan run` started it, rather than Python.
+        number: Which of the runs of its process it is, from 1.
+        num_processes: Number of processes that a launcher such as torchrun started.
+        reads_pipe: Whether its standard input was a pipe or a file.
+    """
+
+    kind: str
+    program: str
+    args: tuple[str, ...]
+    options: tuple[str, ...]
+    is_captured: bool
+    number: int
+    num_processes: int
+    reads_pipe: bool
+
+    @property
+    def text(self) -> str:
+        """The command as one types it."""
+        words = {"module": ["-m"], "command": ["--"]}.get(self.kind, [])
+        start = ["sacristan", "run", *self.options] if self.is_captured else ["python"]
+        return shlex.join([*start, *words, self.program, *self.args])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +119,11 @@ class Record:
         if imported := mapping_of(self.run.document.get("imported")):
             raise LaunchError(
                 f"run {self.id} was imported from {imported.get('kind')}, without its code; start it where it was made"
+            )
+        if self.script_start is not None and self.script_start.kind == "command":
+            raise LaunchError(
+                f"run {self.id} is of a program without Python, so there is no code to restore and no point to "
+                f"compare; start it again: {self.script_start.text}"
             )
         if not self.mainfile_text and EXECUTED_CELLS in self.run.artifacts:
             raise LaunchError(
@@ -159,6 +198,23 @@ class Record:
     # ------------------------------------------------------------------ command line
 
     @functools.cached_property
+    def script_start(self) -> ScriptStart | None:
+        """How the script was started, if the run is of a script; None for an experiment."""
+        start = mapping_of(self.run["meta.script"])
+        if not start:
+            return None
+        return ScriptStart(
+            kind=_text(start.get("kind")),
+            program=_text(start.get("program")),
+            args=tuple(map(str, list_of(start.get("args")))),
+            options=tuple(map(str, list_of(start.get("options")))),
+            is_captured=bool(start.get("captured")),
+            number=_count(start.get("number")),
+            num_processes=_count(start.get("num_processes")),
+            reads_pipe=bool(start.get("reads_pipe")),
+        )
+
+    @functools.cached_property
     def cwd(self) -> Path | None:
         """The folder in which the process was started."""
         return _path(self.run.document.get("cwd"))
@@ -211,6 +267,8 @@ class Record:
     @property
     def starts_from(self) -> str | None:
         """The value of `checkpoint.resume`; `auto` lets an experiment look for an unfinished run."""
+        if self.script_start is not None:  # its settings are its own
+            return None
         return _text(self.run.get(f"config.{RESUME_SETTING}")) or None
 
     @functools.cached_property

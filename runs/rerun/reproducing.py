@@ -141,6 +141,11 @@ def _check_comparable(old: Record, new: Record, code: int) -> None:
     if new.run.status == "FAILED" and old.run.status != "FAILED":
         cause = cause_of(new.run) or end_text(code)
         raise LaunchError(f"run {old.id} could not be run again: run {new.id} failed: {cause}")
+    if new.script_start is not None and new.run.status == "DEAD" and code == 0:
+        raise LaunchError(
+            f"run {old.id} cannot be run again: its script replaces its process by another program (os.exec), which "
+            "ends its record; record that program itself"
+        )
     if new.run.status in (*CUT_OFF, "RUNNING"):
         raise LaunchError(
             f"run {old.id} was not run to its end again: run {new.id} is {new.run.status} ({end_text(code)})"
@@ -231,7 +236,16 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
         children = self._store.find([("parent", "==", self._old.uid)])
         # Another reproduction of the same run, or a fork, may have begun beside this one.
         own = [run for run in children if run.id not in self._before and (not run.lease or is_written_by(run, pid))]
-        return self._store.get(own[0].id) if own else None
+        run = self._same_of_process(own)
+        return None if run is None else self._store.get(run.id)
+
+    def _same_of_process(self, runs: Sequence[Run]) -> Run | None:
+        """Return the run among those of a process that is the old one again: a script may start several."""
+        start = self._plan.record.script_start
+        if start is None:
+            return runs[0] if runs else None
+        starts = ((run, Record(run).script_start) for run in runs)
+        return next((run for run, new in starts if new is not None and new.number == start.number), None)
 
     def _find_staged(self, pid: int) -> tuple[Run | None, list[str]]:
         old = self._old
@@ -240,7 +254,8 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
             if not recorded:
                 return None, []
             # It may have started others, which are recorded beside it.
-            run = next((entry for entry in recorded if is_written_by(entry, pid)), recorded[0])
+            own = [entry for entry in recorded if is_written_by(entry, pid)]
+            run = self._same_of_process(own) or recorded[0]
             if old.uid and not run["parent"]:
                 _adopt(self._plan.record_to / run.id / RUN, old.uid)
             # A run that its own observer recorded in the store is not copied there a second time.

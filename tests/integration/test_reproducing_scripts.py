@@ -1,0 +1,223 @@
+"""`sacristan reproduce` of scripts, which `sacristan run` or `sacristan.init` recorded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sacristan.runs import open_store
+from tests.processes import DEVNULL, PIPE, run
+
+# Draws its losses from a seed, a file beside it, and a module of its own.
+SCRIPT = """
+import argparse
+import random
+from pathlib import Path
+
+START
+import sacristan
+from model import step
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+stream, loss = random.Random(args.seed), 1.0
+for seed in range(RUNS):
+    run = sacristan.init(config=vars(args))
+    for number in range(5):
+        loss = step(loss, args.lr * float(Path("factor.txt").read_text()), stream.random())
+        run.log({"loss": loss + seed}, number)
+    run.finish()
+"""
+MODEL = "def step(loss, lr, noise):\n    return loss - lr * noise\n"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("SACRISTAN_STORE", "SACRISTAN_MODE"):
+        monkeypatch.delenv(name, raising=False)
+    write(tmp_path)
+    return tmp_path
+
+
+def write(folder, start="", runs=1, script="train.py"):
+    (folder / script).parent.mkdir(exist_ok=True)
+    (folder / script).write_text(SCRIPT.replace("START", start).replace("RUNS", str(runs)))
+    (folder / script).with_name("model.py").write_text(MODEL)
+    (folder / "factor.txt").write_text("1")
+
+
+def process(*words, stdin=DEVNULL, **options):
+    return run([sys.executable, *words], stdin=stdin, stdout=PIPE, stderr=PIPE, text=True, **options)
+
+
+def record(*words, **options):
+    done = process(*words, cold=True, **options)  # a warm Python has imported torch
+    assert done.returncode == 0, done.stderr
+
+
+def reproduce(*words, code=0):
+    done = process("-m", "sacristan", "reproduce", *words)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout if code < 2 else done.stderr
+
+
+CAPTURED = ("-m", "sacristan", "run", "--name", "digits", "train.py")
+
+
+@pytest.mark.parametrize("start", [CAPTURED, ("train.py",)], ids=["captured", "plain"])
+def test_seeded_script_is_identical_after_its_code_was_changed(folder, start):
+    record(*start, "--lr", "0.3", "--seed", "1")
+    (folder / "model.py").write_text(MODEL.replace("-", "+"))
+    (folder / "train.py").write_text("raise ValueError")
+    assert reproduce("1").startswith("IDENTICAL")
+    old, new = (open_store("my_runs").get(number) for number in (1, 2))
+    assert (new.name, new.config, new.parent.id) == (old.name, old.config, old.id)
+    assert new.config["lr"] == 0.3
+    assert "error: run 1 could not be run again: " in reproduce("1", "--in-place", code=2)
+
+
+def test_module_is_identical_and_not_taken_from_the_working_folder(folder):
+    write(folder, script="lab/train.py")
+    (folder / "lab" / "train.py").write_text((folder / "lab/train.py").read_text().replace("from model", "from .model"))
+    record("-m", "sacristan", "run", "-m", "lab.train", "--seed", "1")
+    (folder / "lab" / "model.py").write_text("raise ValueError")
+    assert reproduce("1").startswith("IDENTICAL")
+
+
+def test_second_run_of_a_process_is_compared_with_the_second(folder):
+    write(folder, runs=3)
+    record("train.py", "--seed", "1")
+    assert "IDENTICAL\nrun 2, reproduced by run 5" in reproduce("2")
+
+
+def test_dry_prints_the_command_and_runs_nothing(folder):
+    record(*CAPTURED[:-1], "--keep", "*.txt", "train.py", "--lr", "0.3")
+    plan = json.loads(reproduce("1", "--dry", "--json"))
+    assert plan["command"][1:8] == ["-P", "-m", "sacristan", "run", "--name", "digits", "--keep"]
+    assert plan["command"][8] == "*.txt"
+    assert plan["command"][9].endswith("code/train.py")
+    assert plan["command"][10:] == ["--lr", "0.3"]
+    assert plan["cwd"] == str(folder)
+    assert [found.id for found in open_store("my_runs").find()] == ["1"]
+
+
+def in_another_file(folder):
+    (folder / "factor.txt").write_text("2")
+    return ["file factor.txt: recorded"]
+
+
+def in_other_code(folder):
+    (folder / "model.py").write_text(MODEL.replace("lr * noise", "2 * lr * noise"))
+    return ["the environment is the same: the difference comes from the code (model.py)", "2 * lr * noise"]
+
+
+@pytest.mark.parametrize(("tamper", "options"), [(in_another_file, ()), (in_other_code, ("--in-place",))])
+def test_tampered_script_diverges_at_its_first_step_with_the_cause(folder, tamper, options):
+    record(*CAPTURED, "--seed", "1")
+    causes = tamper(folder)
+    text = reproduce("1", *options, code=1)
+    assert text.startswith("DIVERGED: loss at step 0: recorded 0.98")
+    for cause in causes:
+        assert cause in text
+
+
+def test_unseeded_script_diverges_although_nothing_recorded_differs(folder):
+    record(*CAPTURED)
+    text = reproduce("1", code=1)
+    assert text.startswith("DIVERGED: loss at step 0: ")
+    assert "nothing recorded differs; a record does not include the time, random generators without a seed" in text
+
+
+def test_variable_that_the_script_reads_is_the_cause(folder, monkeypatch):
+    write(folder, "import os; scale = os.environ.get('SCALE', '1')")
+    (folder / "train.py").write_text((folder / "train.py").read_text().replace("args.lr *", "args.lr * float(scale) *"))
+    record(*CAPTURED, "--seed", "1")
+    monkeypatch.setenv("SCALE", "3")
+    assert "variable SCALE: recorded" in reproduce("1", code=1)
+
+
+def test_resuming_script_is_reproduced_from_its_start(folder):
+    write(folder, "import os, sys")
+    text = (folder / "train.py").read_text().replace("config=vars(args)", "config=vars(args), id='a', resume='allow'")
+    (folder / "train.py").write_text(text)
+    record("train.py", "--seed", "1")
+    assert "IDENTICAL\nrun 1, reproduced by run 2" in reproduce("1")
+
+
+def refused_after(*words, **options):
+    record(*words, **options)
+    error = reproduce("1", code=2)
+    assert [found.id for found in open_store("my_runs").find()] == ["1"]
+    return error.splitlines()[-1]
+
+
+def test_script_that_reads_its_standard_input_is_refused(folder):
+    write(folder, "import sys; sys.stdin.read()")
+    with (folder / "factor.txt").open() as stream:
+        assert refused_after(*CAPTURED, "--lr", "0.2", stdin=stream) == (
+            "error: run 1 read its standard input, which is not recorded; start it yourself with the same input: "
+            "sacristan run --name digits train.py --lr 0.2 < FILE"
+        )
+
+
+def test_code_from_the_standard_input_is_refused(folder):
+    with (folder / "train.py").open() as stream:
+        assert "run 1 names no main file, so it was started in a notebook or an interpreter" in refused_after(
+            "-", stdin=stream
+        )
+
+
+def test_program_without_python_is_refused(folder):
+    assert refused_after("-m", "sacristan", "run", "--", "echo", "a b") == (
+        "error: run 1 is of a program without Python, so there is no code to restore and no point to compare; start it "
+        "again: sacristan run -- echo 'a b'"
+    )
+
+
+def test_words_without_their_password_are_refused(folder):
+    write(folder, "import sys; sys.argv.remove('http://me:word@host')")
+    assert "without the password in its words: http://me:***@host; start it yourself" in refused_after(
+        *CAPTURED, "http://me:word@host"
+    )
+
+
+def test_one_of_several_processes_is_refused(folder, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    assert "run 1 had 2 processes, and the words of their launcher are not recorded" in refused_after(*CAPTURED)
+
+
+def test_settings_for_a_script_are_refused(folder):
+    record(*CAPTURED)
+    assert "run 1 is of a script, whose settings are its own words: got lr=1; give words after --" in reproduce(
+        "1", "with", "lr=1", code=2
+    )
+
+
+def test_script_that_replaces_its_process_says_how_it_ended(folder):
+    (folder / "train.py").write_text("import os\nprint('before')\nos.execv('/bin/true', ['true'])\n")
+    record(*CAPTURED)
+    assert reproduce("1", code=2).splitlines()[-1] == (
+        "error: run 1 cannot be run again: its script replaces its process by another program (os.exec), which ends "
+        "its record; record that program itself"
+    )
+
+
+def test_commit_is_restored_with_files_that_the_script_finds_beside_itself(folder):
+    (folder / "tools").mkdir()
+    write(folder, script="tools/train.py")
+    text = (folder / "tools/train.py").read_text()
+    (folder / "tools/train.py").write_text(text.replace('Path("factor.txt")', 'Path(__file__).with_name("factor.txt")'))
+    (folder / "tools/factor.txt").write_text("2")
+    for words in (["init", "-q"], ["add", "tools"], ["commit", "-qm", "first"]):
+        who = ["-c", "user.name=me", "-c", "user.email=me@example.org"]
+        subprocess.run(["git", "-C", folder, *who, *words], check=True)
+    record("-m", "sacristan", "run", "tools/train.py", "--seed", "1")
+    (folder / "tools/factor.txt").write_text("3")
+    assert reproduce("1").startswith("IDENTICAL")
