@@ -24,6 +24,7 @@ NO_JSON = "it starts runs; `ls --sweep ID --json` lists them"
 
 _USAGE = """%(prog)s SCRIPT --over '{lr: [1e-4, 1e-3]}' [--metric NAME --goal maximize] [-- WORD ...]
        %(prog)s -m MODULE --over ... [-- WORD ...]
+       %(prog)s [SCRIPT] --spec FILE [-- WORD ...]
        %(prog)s {status,best,plot,stop,agent} [--id ID]"""
 _EPILOG = """A trial is `sacristan run SCRIPT WORD ... --lr=0.0001`. A parameter that is True is given as --name, and
 one that is False is left out; to give parameters otherwise, put ${args}, ${args_no_hyphens} or ${args_json} among
@@ -160,8 +161,8 @@ def _definition(arguments: argparse.Namespace, spec: Spec) -> Definition:
     from sacristan.runs.sweeps.spec.definition import Definition
     from sacristan.runs.sweeps.spec.script_words import with_macro
 
-    path = _script(arguments)
-    words = tuple(with_macro(arguments.rest[1:]))
+    path = _script(arguments, spec.program)
+    words = tuple(with_macro(arguments.rest[1:], spec.document))
     name = path.parent.name if path.name == "__main__.py" else path.stem
     seed = arguments.sampler_seed
     return Definition(
@@ -182,13 +183,14 @@ def _definition(arguments: argparse.Namespace, spec: Spec) -> Definition:
     )
 
 
-def _script(arguments: argparse.Namespace) -> Path:
-    """Return the file of the script or module."""
-    if (arguments.script is None) == (arguments.module is None):
-        got = "neither" if arguments.script is None else "both"
+def _script(arguments: argparse.Namespace, program: str | None) -> Path:
+    """Return the file of the script or module; without one, the script is the `program` of the spec."""
+    script = program if arguments.script is None and arguments.module is None else arguments.script
+    if (script is None) == (arguments.module is None):
+        got = "neither" if script is None else "both"
         raise SweepError(f"got {got} of a script and -m MODULE, expected one: sacristan sweep train.py --over ...")
     if arguments.module is None:
-        path = Path(arguments.script)
+        path = Path(script or "")
         if not path.is_file():
             raise SweepError(f"{path}: there is no such script; expected one, or one of: {', '.join(_ACTIONS)}")
         return path.absolute()

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from sacristan.runs.errors import SweepError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.spec.script_words import script_words, with_macro
 from tests.processes import PIPE, run
@@ -82,6 +83,27 @@ def test_a_trial_that_is_killed_starts_again(swept, tmp_path):
     assert sorted(recorded) == [("COMPLETED", 0.1), ("COMPLETED", 0.5), ("DEAD", 0.1)]
 
 
+def test_a_file_of_wandbs_names_the_script_and_how_it_takes_parameters(swept, tmp_path):
+    (tmp_path / "args.py").write_text("import sacristan, sys; sacristan.init().log({'loss': len(sys.argv)})")
+    (tmp_path / "sweep.yaml").write_text("""
+program: args.py
+method: grid
+metric: {name: loss, goal: minimize}
+parameters: {lr: {values: [0.1, 0.5]}, amp: {value: false}}
+command: ["${env}", python, "${program}", --epochs=3, "${args_no_hyphens}"]
+""")
+    done = swept("--spec", "sweep.yaml", "--id", "first", "--packages", "", "--", "--fast")
+    assert done.returncode == 0, done.stderr
+    words = sorted(config["args"] for _, config, _ in runs_in(tmp_path))
+    assert [sorted(each) for each in words] == [
+        ["--fast", "amp=False", "epochs=3", "lr=0.1"],
+        ["--fast", "amp=False", "epochs=3", "lr=0.5"],
+    ]
+    assert with_macro([], {"program": "args.py"}) == ["${args}"]
+    with pytest.raises(SweepError, match="args_json_file"):
+        with_macro([], {"command": ["${args_json_file}"]})
+
+
 def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path):
     done = swept("train.py", "--over", "{amp: [true, false]}", *METRIC)
     assert done.returncode == 0
@@ -110,7 +132,7 @@ def test_what_cannot_be_swept_is_said_in_one_line_and_starts_nothing(swept, tmp_
 
 def test_macros_give_parameters_in_wandbs_forms():
     given = {"lr": 0.1, "amp": True, "bias": False}
-    assert script_words(with_macro(["--epochs", "2"]), given) == ["--epochs", "2", "--lr=0.1", "--amp"]
+    assert script_words(with_macro(["--epochs", "2"], {}), given) == ["--epochs", "2", "--lr=0.1", "--amp"]
     assert script_words(["${args}"], given) == ["--lr=0.1", "--amp=True", "--bias=False"]
-    assert script_words(with_macro(["${args_no_hyphens}", "x"]), given) == ["lr=0.1", "amp=True", "bias=False", "x"]
+    assert script_words(with_macro(["${args_no_hyphens}", "x"], {}), given) == ["lr=0.1", "amp=True", "bias=False", "x"]
     assert script_words(["${args_json}"], given) == ['{"lr": 0.1, "amp": true, "bias": false}']

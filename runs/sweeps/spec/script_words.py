@@ -14,6 +14,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from sacristan.runs.errors import SweepError
+
 __all__ = ["USUAL_MACRO", "script_words", "with_macro"]
 
 USUAL_MACRO = "${args_no_boolean_flags}"
@@ -24,9 +26,17 @@ def script_words(words: Sequence[str], parameters: Mapping[str, Any]) -> list[st
     return [each for word in words for each in (_MACROS[word](parameters) if word in _MACROS else [word])]
 
 
-def with_macro(words: Sequence[str]) -> list[str]:
-    """Return words that have a macro for the parameters, the usual one if they had none."""
-    return [*words] if any(word in _MACROS for word in words) else [*words, USUAL_MACRO]
+def with_macro(words: Sequence[str], document: Mapping[str, Any]) -> list[str]:
+    """Return words that have a macro for the parameters: their own, that of a spec's `command`, or the usual one.
+
+    A spec with a `program`, and no macro in its `command`, is meant for wandb, whose usual one is ${args}.
+    """
+    if any(word in _MACROS for word in words):
+        return [*words]
+    macros = [word for word in document.get("command", ()) if word.startswith("${args")]
+    if unknown := [macro for macro in macros if macro not in _MACROS]:
+        raise SweepError(f"command: {unknown[0]} is not supported; expected one of: {', '.join(_MACROS)}")
+    return [*words, *(macros or ["${args}" if "program" in document else USUAL_MACRO])]
 
 
 def _assigned(parameters: Mapping[str, Any]) -> list[str]:
