@@ -104,6 +104,21 @@ command: ["${env}", python, "${program}", --epochs=3, "${args_no_hyphens}"]
         with_macro([], {"command": ["${args_json_file}"]})
 
 
+def test_hyperband_prunes_a_script_by_what_it_logs(swept, tmp_path):
+    (tmp_path / "sweep.yaml").write_text("""
+program: train.py
+method: grid
+metric: {name: val/acc, goal: maximize}
+parameters: {lr: {values: [3.0, 0.1]}, epochs: {value: 9}}
+early_terminate: {type: hyperband, min_iter: 2}
+""")
+    done = swept("--spec", "sweep.yaml", "--id", "first", "--packages", "")
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        found = [(run.config["lr"], run.status, len(run.metric("val/acc").values)) for run in store.find()]
+    assert found == [(0.1, "PRUNED", 2), (3.0, "COMPLETED", 9)]
+
+
 def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path):
     done = swept("train.py", "--over", "{amp: [true, false]}", *METRIC)
     assert done.returncode == 0
