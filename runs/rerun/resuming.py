@@ -191,6 +191,11 @@ def fork_launch(
     good one if none is given. With `prints_config`, the process prints the config instead.
     """
     run, folder = with_folder(run)
+    if (start := Record(run).script_start) is not None:
+        raise LaunchError(
+            f"run {run.id} is of a script, which cannot be started from a state of another run; start it with other "
+            f"words: {start.text} ..."
+        )
     _check_keeps_states(run)
     updates = [*settings, start_setting(chosen_state(run, state).path)]
     environment = {RECORD_TO_VARIABLE: str(folder.parent.absolute()), PARENT_VARIABLE: run.uid or ""}
@@ -218,6 +223,8 @@ def _check_unfinished(run: Run) -> None:
     status = run.status
     if run.is_living:
         raise LaunchError(f"run {run.id} is running; it can be resumed when it has ended")
+    if status.startswith("COMPLETED") and Record(run).script_start is not None:
+        raise LaunchError(f"run {run.id} is {status}: nothing is left to do")
     if status.startswith("COMPLETED"):
         raise LaunchError(
             f"run {run.id} is {status}: nothing is left to do; to continue from its end with other settings: "
@@ -234,6 +241,14 @@ def _check_unfinished(run: Run) -> None:
 
 def _check_keeps_states(run: Run) -> None:
     check_has_config(run)
+    start = Record(run).script_start
+    if start is not None and not states_of(run):
+        raise LaunchError(
+            f"run {run.id} keeps no states of its training: its script does not call run.checkpoint; start it again: "
+            f"{start.text}"
+        )
+    if start is not None:
+        return
     if run.get("config.checkpoint") is None:
         raise LaunchError(
             f"run {run.id} keeps no states of its training: its experiment has no ingredient checkpoint; start it again"

@@ -1,4 +1,4 @@
-"""`sacristan reproduce` of scripts, which `sacristan run` or `sacristan.init` recorded."""
+"""`sacristan reproduce` and `resume` of scripts, which `sacristan run` or `sacristan.init` recorded."""
 
 from __future__ import annotations
 
@@ -221,3 +221,54 @@ def test_commit_is_restored_with_files_that_the_script_finds_beside_itself(folde
     record("-m", "sacristan", "run", "tools/train.py", "--seed", "1")
     (folder / "tools/factor.txt").write_text("3")
     assert reproduce("1").startswith("IDENTICAL")
+
+
+# Is killed in the middle, once.
+LOOP = """
+import os
+import sys
+
+import torch
+
+import sacristan
+
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), float(sys.argv[1]))
+run = sacristan.init(config={"lr": sys.argv[1]})
+for step in run.checkpoint(model=net, optimizer=optimizer, every=1).steps(12):
+    loss = net(torch.randn(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    run.log({"loss": loss.item()}, step)
+    if step == 6 and not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("start", [CAPTURED, ("train.py",)], ids=["captured", "plain"])
+def test_killed_script_is_resumed_in_its_record_and_is_identical_to_an_unbroken_one(folder, start):
+    (folder / "train.py").write_text(LOOP)
+    assert process(*start, "0.1").returncode == -9
+    done = process("-m", "sacristan", "resume", "1")
+    assert done.returncode == 0, done.stderr
+    [resumed] = open_store("my_runs").find()
+    assert (resumed.status, resumed.metric("loss").steps.tolist()) == ("COMPLETED", [*range(12)])
+    assert reproduce("1").startswith("IDENTICAL")
+    assert "error: run 1 is COMPLETED: nothing is left to do\n" in process("-m", "sacristan", "resume", "1").stderr
+
+
+def test_script_without_states_is_neither_resumed_nor_forked(folder):
+    write(folder, "raise ValueError")
+    assert process(*CAPTURED, "--lr", "0.2").returncode == 1
+    command = "sacristan run --name digits train.py --lr 0.2"
+    assert process("-m", "sacristan", "resume", "1").stderr == (
+        "error: run 1 keeps no states of its training: its script does not call run.checkpoint; start it again: "
+        f"{command}\n"
+    )
+    assert process("-m", "sacristan", "fork", "1", "--", "--lr", "0.3").stderr == (
+        "error: run 1 is of a script, which cannot be started from a state of another run; start it with other words: "
+        f"{command} ...\n"
+    )
