@@ -124,7 +124,10 @@ def test_script_behaves_as_under_python(tmp_path, name):
     statuses = {0: "COMPLETED", -signal.SIGSEGV: "DEAD"}
     interrupted = plain[0] in (-signal.SIGINT, -signal.SIGTERM)
     assert found.status == statuses.get(plain[0], "INTERRUPTED" if interrupted else "FAILED")
-    assert found.get("meta.script") == {"kind": "file", "program": "train.py", "args": ["--lr", "3"], "captured": True}
+    assert found.get("meta.script") == {
+        "kind": "file", "program": "train.py", "args": ["--lr", "3"], "captured": True, "options": [],
+        "reads_pipe": True,
+    }  # fmt: skip
     assert found.config == {"args": ["--lr", "3"]}
 
 

@@ -12,7 +12,7 @@ import pytest
 from sacristan.experiments.scripts.session import Session
 from sacristan.ingredients.errors import ConcurrentRunError
 from sacristan.runs import open_store
-from tests.processes import PIPE, run
+from tests.processes import DEVNULL, PIPE, run
 
 HEAD = """
 import os, signal, sys, threading
@@ -56,7 +56,7 @@ ENDS = {
 def run_script(text, folder, env=None):
     (folder / "train.py").write_text(text)
     command = [sys.executable, "train.py"]
-    return run(command, cwd=folder, stdout=PIPE, stderr=PIPE, text=True, env=env)
+    return run(command, cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=PIPE, text=True, env=env)
 
 
 @pytest.mark.parametrize("name", [*ENDS])
