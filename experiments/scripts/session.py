@@ -8,6 +8,7 @@ leaves the record as it is then; readers see that its process is gone.
 from __future__ import annotations
 
 import atexit
+import builtins
 import contextlib
 import functools
 import logging
@@ -15,6 +16,7 @@ import os
 import signal
 import sys
 import threading
+from _sitebuiltins import Quitter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -182,6 +184,9 @@ class Session:
         self._undo.callback(atexit.unregister, self._end_at_exit)
         self._replace(sys, "excepthook", self._excepthook)
         self._replace(sys, "exit", self._exit)
+        for name in ("exit", "quit"):  # which `python -S` lacks
+            if isinstance(getattr(builtins, name, None), Quitter):
+                self._replace(builtins, name, self._exit)
         self._replace(os, "_exit", self._exit_at_once)
         if threading.current_thread() is threading.main_thread():
             self._watch_signals()
@@ -208,15 +213,14 @@ class Session:
             self.note_ending(error)
         original(kind, error, trace)
 
-    def _exit(self, _: Callable[[Any], NoReturn], code: Any = None) -> NoReturn:
-        error = SystemExit(code)
-        if self.is_owner and threading.current_thread() is threading.main_thread():
-            self.note_ending(SystemExit(code))
-            error.noted = _Caught(self)  # type: ignore[attr-defined]  # lives as long as the exception
+    def _exit(self, original: Callable[[Any], NoReturn], code: Any = None) -> NoReturn:
         try:
-            raise error
-        finally:
-            del error
+            original(code)
+        except SystemExit as error:
+            if self.is_owner and threading.current_thread() is threading.main_thread():
+                self.note_ending(SystemExit(error.code))
+                error.noted = _Caught(self)  # type: ignore[attr-defined]  # lives as long as the exception
+            raise
 
     def _exit_at_once(self, original: Callable[[int], NoReturn], status: int) -> NoReturn:
         if self.is_owner:

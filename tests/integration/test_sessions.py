@@ -31,6 +31,9 @@ ENDS = {
     "exits": ("sys.exit()", 0, "COMPLETED"),
     "exits with a code": ("sys.exit(3)", 3, "FAILED"),
     "exits with a text": ("sys.exit('no')", 1, "FAILED"),
+    "quits": ("exit()", 0, "COMPLETED"),
+    "quits with a code": ("quit(3)", 3, "FAILED"),
+    "goes on after it would quit": ("try: exit(3)\nexcept SystemExit: pass", 0, "COMPLETED"),
     "goes on after an exit": ("try: sys.exit(3)\nexcept SystemExit: pass", 0, "COMPLETED"),
     "raises": ("1 / 0", 1, "FAILED"),
     "raises in a thread": (
