@@ -15,7 +15,16 @@ from sacristan.observers.provenance.git import lab_git_state
 from sacristan.observers.provenance.sources import imported_sources, md5_of, source_name
 from sacristan.old_names import current_name
 
-__all__ = ["MainFile", "module_of"]
+__all__ = ["MainFile", "is_notebook", "module_of"]
+
+
+def is_notebook() -> bool:
+    """Return whether the process runs cells, in a notebook or a prompt of IPython, and no script."""
+    return _shell() is not None and not hasattr(sys.modules["__main__"], "__file__")
+
+
+def _shell() -> Any:
+    return getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
 
 
 class MainFile:
@@ -45,7 +54,7 @@ class MainFile:
 
         IPython's commands, such as `%matplotlib`, are calls in it, so that `ipython SCRIPT` runs it as well.
         """
-        shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+        shell = _shell()
         cells = shell.user_ns.get("In", ()) if self.path is None and shell is not None else ()
         return "\n".join(f"# %% [{number}]\n{cell.rstrip()}\n" for number, cell in enumerate(cells) if cell.strip())
 

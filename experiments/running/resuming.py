@@ -224,7 +224,9 @@ class _Criteria:
 
     def lacked_by(self, path: Path) -> dict[str, Any]:
         """Return the entries of the run that a recorded config lacks, by dotted name; none if it differs otherwise."""
-        recorded = _with(completed(load_json(path), self._config, self._legacy_defaults), self._ignored, None)
+        if not isinstance(document := load_json(path), dict):
+            return {}
+        recorded = _with(completed(document, self._config, self._legacy_defaults), self._ignored, None)
         theirs, mine = dict(iterate_flattened(recorded)), dict(iterate_flattened(self._config))
         lacked = {name: value for name, value in mine.items() if name not in theirs}
         return lacked if {**theirs, **lacked} == mine else {}

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated, is_loader_worker
 from sacristan.experiments.scripts.history import History
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
@@ -292,7 +293,7 @@ class LoopState:
     def _stop(self, end: Terminated) -> None:
         """End the run as INTERRUPTED, and the process with the exit code that asks for a restart."""
         self._end(end)
-        if "IPython" in sys.modules and not hasattr(sys.modules["__main__"], "__file__"):
+        if is_notebook():
             raise end
         raise SystemExit(end.code) from end
 

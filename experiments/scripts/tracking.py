@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.scripts.settings import as_settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun, as_tags
 from sacristan.ingredients.errors import ConfigError
@@ -192,7 +192,7 @@ def _is_silent() -> bool:
 
 def _ends_previous(reinit: bool | str | None) -> bool:
     if reinit in (None, "default"):
-        return "IPython" in sys.modules and not hasattr(sys.modules["__main__"], "__file__")
+        return is_notebook()
     return reinit in (True, "finish_previous", "create_new")
 
 

@@ -65,10 +65,6 @@ _CONTEXT = "https://w3id.org/ro/terms/workflow-run/context"
 _STATUSES = {"RUNNING": "Active", "QUEUED": "Potential", "HELD": "Potential"}
 
 
-class _InvalidError(Exception):
-    """Why an archive cannot be imported."""
-
-
 @dataclasses.dataclass(frozen=True)
 class Exported:
     """The contents of an archive.
@@ -247,6 +243,8 @@ def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list
             store.tell("unpacking files", len(members), len(members))
     except FileNotFoundError as error:
         raise ArchiveError(f"{path}: there is no such file") from error
+    except ArchiveError as error:
+        raise ArchiveError(f"{path}: {error}; nothing is imported") from error
     except RunsError:
         raise
     except Exception as error:  # zlib and struct raise almost anything
@@ -255,8 +253,6 @@ def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, _InvalidError):
-        return str(error)
     if isinstance(error, zipfile.BadZipFile | zipfile.LargeZipFile | EOFError | NotImplementedError | RuntimeError):
         return f"it is damaged, or no ZIP file ({error})"
     if isinstance(error, OSError):
@@ -267,13 +263,13 @@ def _reason(error: Exception) -> str:
 def _checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
     members: dict[str, zipfile.ZipInfo] = {}
     if len(archive.infolist()) > MAX_MEMBERS:
-        raise _InvalidError(f"it has {len(archive.infolist())} members, expected at most {MAX_MEMBERS}")
+        raise ArchiveError(f"it has {len(archive.infolist())} members, expected at most {MAX_MEMBERS}")
     for info in archive.infolist():
         # zipfile cuts `filename` at a NUL and replaces separators; only the original name counts.
         if relative_path(info.orig_filename) is None or info.orig_filename != info.filename:
-            raise _InvalidError(f"it has a member {info.orig_filename!r}, which does not stay in its folder")
+            raise ArchiveError(f"it has a member {info.orig_filename!r}, which does not stay in its folder")
         if info.filename in members:
-            raise _InvalidError(f"it has two members {info.filename!r}")
+            raise ArchiveError(f"it has two members {info.filename!r}")
         _check_kind(info)
         members[info.filename] = info
     return members
@@ -281,9 +277,9 @@ def _checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
 
 def _check_kind(info: zipfile.ZipInfo) -> None:
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.is_dir():
-        raise _InvalidError(f"its member {info.filename!r} is no plain file")
+        raise ArchiveError(f"its member {info.filename!r} is no plain file")
     if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise _InvalidError(f"its member {info.filename!r} is encrypted, or packed in another way")
+        raise ArchiveError(f"its member {info.filename!r} is encrypted, or packed in another way")
 
 
 def _manifest(
@@ -292,50 +288,50 @@ def _manifest(
     """Remove the manifest from the members; return its entries of files by name, and the folders of runs."""
     info = members.pop(MANIFEST, None)
     if info is None:
-        raise _InvalidError(f"it has no {MANIFEST}; it was not made by: sacristan export")
+        raise ArchiveError(f"it has no {MANIFEST}; it was not made by: sacristan export")
     if info.file_size > MAX_MANIFEST_BYTES:
-        raise _InvalidError(f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+        raise ArchiveError(f"its {MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
         with archive.open(info) as stream:
             manifest = parse_json(stream.read(MAX_MANIFEST_BYTES))
         if manifest["format"] != FORMAT:
             use = "use the version of the lab that exported it"
-            raise _InvalidError(f"its format is {manifest['format']!r}, this version reads {FORMAT}; {use}")
+            raise ArchiveError(f"its format is {manifest['format']!r}, this version reads {FORMAT}; {use}")
         files, folders = manifest["files"], [str(run["folder"]) for run in manifest["runs"]]
         for entry in files.values():
             if not isinstance(entry["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", entry["sha256"]):
                 raise ValueError("a file has no length or SHA-256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise _InvalidError(f"its {MANIFEST} is invalid ({error})") from error
+        raise ArchiveError(f"its {MANIFEST} is invalid ({error})") from error
     are_named_well = all(re.fullmatch(r"[1-9]\d{0,8}", folder) and f"{folder}/{RUN}" in files for folder in folders)
     if not are_named_well or len(set(folders)) != len(folders):
-        raise _InvalidError(f"its {MANIFEST} names runs that are not there")
+        raise ArchiveError(f"its {MANIFEST} names runs that are not there")
     return files, folders
 
 
 def _check_names(members: dict[str, zipfile.ZipInfo], files: dict[str, Any], folders: Sequence[str]) -> None:
     run_folders = set(folders)
     for name in members.keys() - files.keys():
-        raise _InvalidError(f"its member {name!r} is not in its {MANIFEST}")
+        raise ArchiveError(f"its member {name!r} is not in its {MANIFEST}")
     for name, expected in files.items():
         if name not in members:
-            raise _InvalidError(f"{name!r} is in its {MANIFEST}, and not in it")
+            raise ArchiveError(f"{name!r} is in its {MANIFEST}, and not in it")
         if not _is_member(name, run_folders):
-            raise _InvalidError(f"its member {name!r} is none of a run")
+            raise ArchiveError(f"its member {name!r} is none of a run")
         if members[name].file_size != expected["bytes"]:
-            raise _InvalidError(f"its member {name!r} has another length than its {MANIFEST} says")
+            raise ArchiveError(f"its member {name!r} has another length than its {MANIFEST} says")
 
 
 def _check_room(path: Path, members: dict[str, zipfile.ZipInfo], folder: Path, max_bytes: int | None) -> None:
     total = sum(info.file_size for info in members.values())
     allowed = max(PLAIN_BYTES, MAX_RATIO * path.stat().st_size) if max_bytes is None else max_bytes
     if total > allowed:
-        raise _InvalidError(
+        raise ArchiveError(
             f"it unpacks to {total} bytes, expected at most {allowed}; if you trust it, use --max-bytes {total}"
         )
     free = shutil.disk_usage(folder).free
     if total > free:
-        raise _InvalidError(f"it unpacks to {total} bytes, and {folder} has room for {free}")
+        raise ArchiveError(f"it unpacks to {total} bytes, and {folder} has room for {free}")
 
 
 def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, expected: dict[str, Any]) -> None:
@@ -349,7 +345,7 @@ def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, expe
             digest.update(piece)
             stream.write(piece)
     if left or digest.hexdigest() != expected["sha256"]:
-        raise _InvalidError(f"its member {info.filename!r} is not what its {MANIFEST} says")
+        raise ArchiveError(f"its member {info.filename!r} is not what its {MANIFEST} says")
 
 
 # ---------------------------------------------------------------------- describing a crate

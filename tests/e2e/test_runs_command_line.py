@@ -188,7 +188,7 @@ def test_follow_shows_a_run_from_start_to_end(place, environment, started, tmp_p
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (["lss"], 2, "error: argument COMMAND: got 'lss'; did you mean ls?; see"),
+        (["lss"], 2, "error: got 'lss', which is no command; did you mean ls?; sacristan --help lists all"),
         (
             ["ls", "--limit", "x"],
             2,

@@ -122,7 +122,7 @@ def test_artifact_of_a_newer_format_is_refused(folder):
 def test_sweep_of_a_newer_format_is_refused(tmp_path):
     home = FolderHome(tmp_path, "lr")
     home.folder.mkdir(parents=True)
-    (home.folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-3"}))
-    reason = "its format is 'sacristan-sweep-3', this version reads up to sacristan-sweep-2; use the version of the lab"
+    (home.folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-4"}))
+    reason = "its format is 'sacristan-sweep-4', this version reads up to sacristan-sweep-3; use the version of the lab"
     with pytest.raises(SweepError, match=reason):
         home.definition()

@@ -68,6 +68,19 @@ def test_every_point_of_a_script_is_a_run_and_the_best_one_is_named_by_its_comma
     assert len(runs_in(tmp_path)) == 4
 
 
+def test_a_module_is_searched_at_random_by_two_workers(swept, tmp_path):
+    options = ("--method", "random", "--count", "3", "--workers", "2", "--sampler-seed", "1", "--retries", "0")
+    words = ["-m", "train", "--over", "{lr: {min: 0.1, max: 0.5}}", *METRIC, *options]
+    done = swept(*words)
+    assert done.returncode == 0, done.stderr
+    recorded = runs_in(tmp_path)
+    assert [status for status, *_ in recorded] == ["COMPLETED"] * 3
+    assert all(0.1 <= config["lr"] <= 0.5 for _, config, _ in recorded)
+    again = swept(*words, "--retry-failed")
+    assert again.returncode == 0, again.stderr
+    assert len(runs_in(tmp_path)) == 3
+
+
 def test_a_parameter_that_the_script_does_not_know_ends_the_sweep_at_its_first_trial(swept, tmp_path):
     done = swept("train.py", "--over", "{lrr: [0.1, 0.5, 0.7], epochs: [1, 2]}", *METRIC)
     assert done.returncode == 1

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 EXPORTED = {
     "sacristan": [
+        "Artifact",
         "ArtifactStore",
         "Audio",
         "Callback",
@@ -36,16 +37,24 @@ EXPORTED = {
         "Text",
         "Trainer",
         "Video",
+        "alert",
         "compare",
+        "config",
         "copy",
+        "define_metric",
         "diff",
         "evaluate",
         "export_runs",
+        "finish",
         "fit",
         "fork",
         "import_foreign",
         "import_runs",
         "incense",
+        "init",
+        "log",
+        "log_artifact",
+        "log_model",
         "open_store",
         "predict",
         "read_media",
@@ -53,7 +62,14 @@ EXPORTED = {
         "read_table",
         "reproduce",
         "resume",
+        "run",
+        "save",
+        "summary",
         "sync",
+        "unwatch",
+        "use_artifact",
+        "use_model",
+        "watch",
     ],
     "configs": ["FrozenList", "Map", "MutableMap", "freeze", "to_plain"],
     "experiments": [
@@ -200,7 +216,17 @@ def test_package_exports_these_names(package):
     assert set(EXPORTED[package]) <= set(dir(module))
 
 
-@pytest.mark.parametrize(("package", "name"), [(package, name) for package in EXPORTED for name in EXPORTED[package]])
+# Of the current run, which changes: `sacristan.__getattr__` looks them up at each use.
+OF_THE_CURRENT_RUN = ("config", "run", "summary")
+LASTING = [
+    (package, name)
+    for package in EXPORTED
+    for name in EXPORTED[package]
+    if (package, name) not in [("sacristan", each) for each in OF_THE_CURRENT_RUN]
+]
+
+
+@pytest.mark.parametrize(("package", "name"), LASTING)
 def test_exported_name_is_there_for_programs_and_editors(package, name):
     found = getattr(imported(package), name)
     if isinstance(found, types.ModuleType) and found.__name__ == f"sacristan.{package}.{name}":

@@ -21,7 +21,7 @@ SACREDS = {
     "MissingEntryError": "MissingConfigError",
 }
 # Signals: no `except Exception` is to hold them up.
-OUTSIDE = {"_Skipped", "Pruned", "Replayed", "Terminated"}
+OUTSIDE = {"_Skipped", "_Rejected", "Pruned", "Replayed", "Terminated", "Error"}
 
 
 def test_the_drawing_shows_the_tree():
