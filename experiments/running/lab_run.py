@@ -301,7 +301,12 @@ class LabRun(LoggingRun):
         self._notifier.wait_for_processes()
         super()._wait_for_observers()
         places = self._recorder.places()
-        if places and not self._owner.is_child:
+        if not places or self._owner.is_child:
+            return
+        if losses := self._recorder.losses():
+            text = "Recorded in %s, but not whole: it lacks %s"
+            self.run_logger.warning(text, " and ".join(places), "; ".join(losses))
+        else:
             self.run_logger.info("Recorded in %s", " and ".join(places))
 
     # ------------------------------------------------------------------ for the training

@@ -31,6 +31,7 @@ from sacristan.observers.record.protocols import (
     BufferedObserver,
     ConfigObserver,
     GraphObserver,
+    HasLoss,
     HasPlace,
     MediaObserver,
     OutputObserver,
@@ -171,6 +172,11 @@ class Recorder:
         """Return the locations of the record that observers name, each once."""
         places = [observer.place for observer in self._run.observers if isinstance(observer, HasPlace)]
         return list(dict.fromkeys(filter(None, places)))
+
+    def losses(self) -> list[str]:
+        """Return what the observers' records of the ended run lack, each once; empty if they are whole."""
+        losses = [observer.loss for observer in self._run.observers if isinstance(observer, HasLoss)]
+        return list(dict.fromkeys(filter(None, losses)))
 
     # ------------------------------------------------------------------ heartbeats
 

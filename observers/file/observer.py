@@ -111,6 +111,11 @@ class FileObserver(SacredsInterface):
         return None if self.recording is None else self.recording.place
 
     @property
+    def loss(self) -> str:
+        """What the record of an ended run lacks, in words; empty if it is whole, or nothing has started."""
+        return "" if self.recording is None else self.recording.loss
+
+    @property
     def is_resumed(self) -> bool:
         """True if the run continues the record of an earlier session."""
         return self.recording is not None and self.recording.is_resumed

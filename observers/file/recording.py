@@ -21,7 +21,7 @@ from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
 from sacristan.observers.record.run_folder import RunFolder
-from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, NOTES, SACRED_METRICS, read_json_if_whole
+from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, NOTES, RUN, SACRED_METRICS, read_json_if_whole
 
 __all__ = ["Recording", "recording_of", "recordings_of"]
 
@@ -89,6 +89,12 @@ class Recording:
     def place(self) -> str:
         """The run's folder, relative to the working folder if it is below that."""
         return shown_path(self.folder)
+
+    @property
+    def loss(self) -> str:
+        """What the record of an ended run lacks, in words; empty if it is whole."""
+        has_end = self.run.entry["status"] != "RUNNING" and self.journal.is_written(RUN)
+        return " and ".join(self.run.losses() + ([] if has_end else ["its end, so that it reads as DEAD"]))
 
     @property
     def is_resumed(self) -> bool:

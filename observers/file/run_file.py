@@ -33,6 +33,16 @@ SACREDS_BEAT_INTERVAL = timedelta(seconds=10)
 
 # Losses noted while a run is active.
 _LOST_BEFORE = ("lost_points", "lost_artifacts", "lost_resources")
+# What entries that count losses, or name them, are called in messages.
+_LOSSES = {
+    "lost_points": "points",
+    "damaged_points": "damaged points",
+    "lost_media": "media",
+    "lost_artifacts": "artifacts",
+    "lost_resources": "resources",
+    "lost_sources": "sources",
+    "lost_parts": "parts",
+}
 
 
 class Beginning(NamedTuple):
@@ -230,6 +240,15 @@ class RunFile:
             by = {"interrupted_by": self._meta["interrupted_by"]} if "interrupted_by" in self._meta else {}
             self.entry["meta"] |= by
             self.session.update({"stop_time": at.isoformat(), "status": status, **by})
+
+    def losses(self) -> list[str]:
+        """Return what the ended run lacks, such as `3 points`."""
+        amounts = {words: self.entry.get(name, 0) for name, words in _LOSSES.items()}
+        counts = {words: amount if isinstance(amount, int) else len(amount) for words, amount in amounts.items()}
+        found = [f"{count} {words}" for words, count in counts.items() if count]
+        if not found and self.entry.get("lost_bytes"):
+            found = [f"{self.entry['lost_bytes']} bytes of output"]
+        return found
 
 
 def new_entry(beginning: Beginning) -> dict[str, Any]:

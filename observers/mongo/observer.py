@@ -304,6 +304,11 @@ class MongoObserver(_SpoolingObserver, SacredMongoObserver):
         """The database in messages, once all of the run is delivered there; None until then."""
         return self.label if self._is_delivered else None
 
+    @property
+    def loss(self) -> str:
+        """What the record of an ended run lacks, in words; empty if it is whole, or nothing has started."""
+        return "" if self._recording is None else self._recording.loss
+
     def fetch_artifact(self, reference: str, root: Path) -> ArtifactVersion | None:
         """Download a version of an artifact, unless the local store has its contents; see `ArtifactSource`.
 

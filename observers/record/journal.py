@@ -72,6 +72,10 @@ class Journal:
         self._contents[name] = json.dumps(document, indent=2).encode()
         self._unwritten.add(name)
         self._replace(name, durable=durable)
+        return self.is_written(name)
+
+    def is_written(self, name: str) -> bool:
+        """Return whether a whole file is as `write` last got it."""
         return name not in self._unwritten
 
     def write_summary(self, *, durable: bool = False) -> None:

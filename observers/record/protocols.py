@@ -14,6 +14,7 @@ observer with `isinstance` for more:
     ConfigObserver        config_event      keeps a config that changes after the run has begun
     HasFolder             dir               writes into a folder of the run
     HasPlace              place             says where the record of a finished run is
+    HasLoss               loss              says what that lacks
     LeasedObserver        beat_interval_s   writes a lease, which depends on the time between heartbeats
     ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
 
@@ -38,6 +39,7 @@ __all__ = [
     "ConfigObserver",
     "GraphObserver",
     "HasFolder",
+    "HasLoss",
     "HasPlace",
     "LeasedObserver",
     "MediaObserver",
@@ -157,6 +159,15 @@ class HasPlace(Protocol):
     @property
     def place(self) -> str | None:
         """The folder or database that has all of a finished run, for messages; None if it has not."""
+
+
+@runtime_checkable
+class HasLoss(Protocol):
+    """Knows what could not be recorded."""
+
+    @property
+    def loss(self) -> str:
+        """What the record of an ended run lacks, in words; empty if it is whole."""
 
 
 @runtime_checkable

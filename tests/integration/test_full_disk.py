@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import json
 import logging
+import re
 import resource
 import sys
 from pathlib import Path
@@ -92,6 +93,7 @@ def test_points_that_are_not_written_to_the_end_are_counted_and_told(small, capl
     assert sum(row["count"] for row in load(folder, "summary.json").values()) == num_kept
     assert caplog.text.count("cannot be written") == 1
     assert f"{num_lost} points and 0 media could not be written and are lost" in caplog.text
+    assert caplog.messages[-1].endswith(f"runs/1, but not whole: it lacks {num_lost} points")
     assert not list(folder.glob("metrics.live"))
 
 
@@ -145,7 +147,8 @@ def test_end_that_cannot_be_written_is_told_and_the_run_reads_as_dead(tmp_path, 
     folder = tmp_path / "runs" / "1"
     assert true_status(load(folder), read_lease(folder)) == "DEAD"
     assert "1 points and 0 media could not be written and are lost" in caplog.text
-    assert "run.json" in caplog.text.splitlines()[-1]
+    assert re.search(r"run.json\b.* could not be written", caplog.text.splitlines()[-2])
+    assert caplog.text.splitlines()[-1].endswith("it lacks 1 points and its end, so that it reads as DEAD")
 
 
 def test_no_point_is_written_ahead_of_its_name(quota):

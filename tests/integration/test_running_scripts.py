@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -195,6 +196,41 @@ def test_later_ranks_of_a_launch_run_without_a_record(tmp_path):
     words = ["-m", "sacristan", "run", "train.py", "x"]
     assert started(words, tmp_path, {"RANK": "1", "WORLD_SIZE": "2"})[:2] == (3, "['train.py', 'x']\n")
     assert not (tmp_path / "my_runs").exists()
+
+
+FULL_DISK = """
+import os, resource, sys
+import sacristan
+run = sacristan.init()
+run.log({"loss": 1}, step=0)
+run.lab_run.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), -1))
+for step in range(int(sys.argv[2])):
+    run.log({"loss": step}, step=step)
+sys.exit(int(sys.argv[3]))
+"""
+
+
+@pytest.mark.parametrize("started_by", ["itself", "sacristan run"])
+@pytest.mark.parametrize(
+    ("limit", "points", "code", "status", "lacks"),
+    [
+        (100_000, 140_000, 0, "COMPLETED_WITH_LOSS", r"it lacks \d+ points"),
+        (100_000, 140_000, 3, "FAILED", r"it lacks \d+ points"),
+        (0, 1, 0, "DEAD", r"it lacks \d+ points and its end, so that it reads as DEAD"),
+    ],
+)
+def test_script_on_a_full_disk_ends_as_ever_and_its_last_line_says_what_is_lost(
+    tmp_path, started_by, limit, points, code, status, lacks
+):
+    (tmp_path / "train.py").write_text(FULL_DISK)
+    words = ["-m", "sacristan", "run"] if started_by == "sacristan run" else []
+    command = [sys.executable, *words, "train.py", str(limit), str(points), str(code)]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == code
+    last = done.stderr.splitlines()[-1]
+    assert re.fullmatch(f"sacristan: Recorded in my_runs/1, but not whole: {lacks}", last), done.stderr
+    assert only_run(tmp_path).status == status
 
 
 # ---------------------------------------------------------------------- what is parsed
