@@ -25,9 +25,8 @@ from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, pri
 
 from sacristan import runs
 from sacristan.runs.query.filters import Question
-from sacristan.runs.query.index.fields import fields_of, read_documents
+from sacristan.runs.query.index.fields import decode, fields_of, read_documents
 from sacristan.runs.query.index.index import Index
-from sacristan.runs.query.index.values import decode
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (

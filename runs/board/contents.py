@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 from sacristan.runs.board.security import sandboxed
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.errors import RunNotFoundError, StoreError
-from sacristan.runs.query.strict_json import strict
+from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.content import Content, Medium
 from sacristan.runs.stores.run import Run
 

@@ -23,9 +23,8 @@ from sacristan.runs.board.visits import Visit, json_response, look_again_s, numb
 from sacristan.runs.comparison.curves import Ancestry, joined_series, smoothed
 from sacristan.runs.comparison.expressions import Quantity
 from sacristan.runs.comparison.panels import CurveCache, make_panel
-from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.drawing.curve import Curve, Panel, pixels
 from sacristan.runs.errors import FilterError, PlotError
-from sacristan.runs.query.decimation import pixels
 from sacristan.runs.query.names import split_names
 from sacristan.runs.query.texts import cell_text, is_number
 from sacristan.runs.stores.run import Run

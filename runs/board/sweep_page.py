@@ -13,8 +13,8 @@ from starlette.responses import Response
 from sacristan.runs.board.charts import plain_value
 from sacristan.runs.board.run_page import best_checkpoint, checkpoint_commands
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page
+from sacristan.runs.drawing.curve import pixels
 from sacristan.runs.errors import RunsError, StoreAwayError, StoreError
-from sacristan.runs.query.decimation import pixels
 from sacristan.runs.query.filters import condition
 from sacristan.runs.query.flattening import list_of
 from sacristan.runs.stores.run import Run

@@ -24,7 +24,7 @@ from sacristan.runs.board.security import read_body
 from sacristan.runs.board.views import root
 from sacristan.runs.comparison.panels import CurveCache
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError, StoreError
-from sacristan.runs.query.strict_json import strict
+from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.prefetching import prefetch
 from sacristan.runs.stores.run import Run

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sacristan.observers.record.identity import USER_VARIABLE, user_name
 from sacristan.observers.record.json_text import is_text_only, storable_integer, storable_text
 from sacristan.runs.errors import FilterError
 from sacristan.runs.query.names import SWEEP, TIMES, USER, full_name, id_of
-from sacristan.runs.query.patterns import check_pattern
 from sacristan.runs.query.times import DURATION, seconds_of, time_text
 
 __all__ = [
@@ -24,7 +24,9 @@ __all__ = [
     "Not",
     "OneOf",
     "Words",
+    "check_pattern",
     "condition",
+    "is_found",
     "leaves",
     "names_in",
     "signed_leaves",
@@ -226,3 +228,34 @@ def _pattern(name: str, full: str, value: Any) -> str:
     except ValueError as error:
         raise FilterError(f"{name} ~: got {value!r}, which is no regular expression of RE2 ({error})") from error
     return value
+
+
+def check_pattern(pattern: str) -> None:
+    """Check that a regular expression in RE2's syntax compiles, else raise ValueError with RE2's reason.
+
+    RE2 searches in time linear in the text, whatever the pattern. It has no back-references and no lookaround;
+    otherwise patterns are written as in Python. `$` matches only at the end of the text. The last 64 expressions stay
+    compiled.
+    """
+    _searcher(pattern)
+
+
+def is_found(pattern: str, text: str) -> bool:
+    """Tell whether a regular expression that `check_pattern` accepts matches anywhere in a text.
+
+    Lone surrogates are searched in the form in which stores hold them.
+    """
+    return _searcher(pattern)(storable_text(text).encode()) is not None
+
+
+@functools.lru_cache(maxsize=64)
+def _searcher(pattern: str) -> Callable[[bytes], object]:
+    import re2  # only filters with `~` load it
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        return re2.compile(storable_text(pattern).encode(), options).search
+    except re2.error as error:
+        reason = error.args[0] if error.args else error
+        raise ValueError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from error

@@ -1,14 +1,15 @@
-"""Values as text for people: rounded numbers, local times, durations, file sizes, counts."""
+"""Values as text: rounded numbers, local times, durations, sizes and counts for people, strict JSON for programs."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from sacristan.configs.map import abbreviated
-from sacristan.runs.query.strict_json import strict
 
 __all__ = [
     "MISSING",
@@ -20,6 +21,7 @@ __all__ = [
     "list_text",
     "short_text",
     "size_text",
+    "strict",
     "time_text",
     "utc",
     "value_text",
@@ -158,3 +160,27 @@ def count_text(number: int, noun: str) -> str:
 def list_text(names: Iterable[object], most: int = _LISTED) -> str:
     """Return names joined by commas, each once, and how many more there are than `most`."""
     return abbreviated(dict.fromkeys(map(str, names)), most, ", and {} more")
+
+
+def strict(value: Any) -> Any:
+    r"""Return a document as strict JSON can hold it.
+
+    NaN and infinities become the texts that Python's `float` and JavaScript's `Number` parse; keys become texts, tuples
+    lists, dataclasses their fields, and other objects their `str`. Lone surrogates, as in names of files that are not
+    UTF-8, are escaped (`\udcff`), as strict parsers reject them.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {_whole(str(key)): strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [strict(item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if dataclasses.is_dataclass(value):
+        return strict(vars(value))
+    return _whole(str(value))
+
+
+def _whole(text: str) -> str:
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()

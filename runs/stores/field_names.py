@@ -6,10 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from sacristan.configs.nearest import question, word_suggestion
 from sacristan.runs.errors import FilterError
-from sacristan.runs.query.conditions import Condition, Filter, Not, signed_leaves
+from sacristan.runs.query.conditions import Condition, Filter, Not, is_found, signed_leaves
 from sacristan.runs.query.filters import Question, holds
 from sacristan.runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
-from sacristan.runs.query.patterns import is_found
 from sacristan.runs.query.texts import STATUS_STYLES, list_text
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.run import COPYING, REMOVING, Run

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.drawing.curve import downsample
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.decimation import downsample
 from sacristan.runs.query.names import TIMES, full_name
 from sacristan.runs.query.times import time_of
 from sacristan.runs.stores.prefetching import each_series, prefetch

@@ -304,7 +304,7 @@ class Run(RunRecord):
 
         Args:
             name: The metric; it may be quoted, see `sacristan.runs.query.names`.
-            num_points: Maximum number of points, extremes kept; see `sacristan.runs.query.decimation`. None for all.
+            num_points: Maximum number of points, extremes kept; see `sacristan.runs.drawing.curve`. None for all.
 
         Raises:
             StoreError: If there is no such metric.
@@ -317,7 +317,7 @@ class Run(RunRecord):
             raise StoreError(f"run {self.id} has no metric {name!r}; {hint}")
         if num_points is None:
             return series
-        from sacristan.runs.query.decimation import downsample
+        from sacristan.runs.drawing.curve import downsample
 
         return downsample(series, num_points)
 

@@ -30,7 +30,7 @@ from sacristan.observers.record.locking import RecordLock, locked
 from sacristan.observers.record.points.intact_points import has_latest_points
 from sacristan.observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.index.folders import SPOOLED, run_folders
+from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.mongo.database import MongoDatabase
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]

@@ -26,7 +26,7 @@ from sacristan.observers.mongo.artifacts import ArtifactDelivery, artifact_id
 from sacristan.observers.mongo.contents import Upload, content_id
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.layout import Collections
-from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.query.index.scanning import run_folders
 from sacristan.runs.transfer.syncing import sync
 from tests.folders import read_files, write_files
 from tests.processes import Process

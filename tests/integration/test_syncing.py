@@ -18,7 +18,7 @@ from sacristan.observers.record.identity import lease
 from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.schema import DESTINATION
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.query.index.scanning import run_folders
 from sacristan.runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.query.strict_json import strict
+from sacristan.runs.query.texts import strict
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +96,7 @@ def print_to_stderr(text: str) -> None:
 
 
 def print_json(value: Any, *, in_one_line: bool = False) -> None:
-    """Print a document as strict JSON in ASCII; see `sacristan.runs.query.strict_json.strict`.
+    """Print a document as strict JSON in ASCII; see `sacristan.runs.query.texts.strict`.
 
     A document in one line is flushed, for readers of a stream.
     """

@@ -11,7 +11,7 @@ from sacristan.runs.documents.compared import comparison_of, differences_of
 from sacristan.runs.documents.run_documents import COLUMNS, curves_of, list_runs, output_of, shown_run, statistics_of
 from sacristan.runs.documents.schemas import schema_id
 from sacristan.runs.errors import RunNotFoundError
-from sacristan.runs.query.strict_json import strict
+from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 

@@ -1,4 +1,4 @@
-"""A run's documents as flat fields: dotted names with encoded values.
+"""A run's documents as flat fields: dotted names with encoded values, each a kind and a value that SQLite can compare.
 
 Other programs write to the same disk. Nothing in the documents is executed, and damage (invalid JSON or UTF-8, endless
 nesting, gigabytes) becomes a sentence among the problems, never an exception.
@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import json
+import math
+import operator
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.files import read_regular
-from sacristan.observers.record.json_text import parse_json, storable_text
+from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
 from sacristan.observers.record.schema import (
     CONFIG,
     INFO,
@@ -27,26 +30,47 @@ from sacristan.observers.record.schema import (
     SUMMARY,
     newer_format,
 )
-from sacristan.runs.query.index.values import encode
+from sacristan.runs.query.flattening import read_serialized
 from sacristan.runs.query.names import LEFT_OUT, TIMES
-from sacristan.runs.query.serialized import read_serialized
 from sacristan.runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
+    "BIG",
+    "BOOL",
+    "HUGE",
+    "JSON",
+    "LONG",
     "MAX_FILE_BYTES",
+    "MAX_LIST",
     "MAX_METRICS_BYTES",
+    "NAN",
+    "NOT_HELD",
+    "NULL",
+    "NUMBER",
     "OF_CONFIG",
     "OF_INFO",
     "OF_RUN",
     "OF_SUMMARY",
     "ORIGINS",
+    "TEXT",
     "Documents",
+    "decode",
+    "encode",
     "fields_of",
     "flatten",
     "read_documents",
+    "residual",
     "summary_of",
 ]
 
+# Kinds of values, in the order of a sorted column. SQLite has no NaN, no integers beyond 64 bits (BIG) and no booleans,
+# and keeps a list as text (JSON). LONG is a list that is too long for the index, or that equals lists in another
+# spelling, as [1.0] equals [1]. HUGE is an integer that filters take for a text.
+NUMBER, BIG, BOOL, TEXT, JSON, LONG, NULL, NAN, HUGE = range(9)
+# Stands for a LONG value, which only the run's own file has.
+NOT_HELD = object()
+# Characters of a list that the index keeps.
+MAX_LIST = 4096
 # Where a field comes from. Between equal names the first wins: `status` is the run's, `config.status` an entry.
 OF_RUN, OF_CONFIG, OF_SUMMARY, OF_INFO = ORIGINS = range(4)
 
@@ -55,6 +79,93 @@ MAX_FILE_BYTES = 16 * 2**20
 # Sacred's observer writes no summary, and one is computed only up to this size of metrics (about 25,000 points).
 MAX_METRICS_BYTES = 2 * 2**20
 MAX_NAME, MAX_FIELDS, MAX_DEPTH = 500, 10_000, 50
+
+
+def encode(value: Any) -> tuple[int, Any]:
+    """Return kind and value as SQLite holds them.
+
+    The value is the same for equal values of that kind; of a LONG list it is a digest.
+    """
+    encoder = _ENCODERS.get(type(value))
+    if encoder is not None:
+        return encoder(value)
+    for plain in (float, int, str):
+        if isinstance(value, plain):
+            return encode(plain(value))
+    return _encode_list(value)
+
+
+def _encode_float(value: float) -> tuple[int, Any]:
+    return (NUMBER, value) if value == value else (NAN, None)
+
+
+def _encode_int(value: int) -> tuple[int, Any]:
+    if not is_large(value):
+        return NUMBER, value
+    return (HUGE if is_text_only(value) else BIG), storable_integer(value)
+
+
+_ENCODERS: dict[type, Callable[[Any], tuple[int, Any]]] = {
+    float: _encode_float,
+    str: lambda value: (TEXT, value if value.isascii() else storable_text(value)),
+    int: _encode_int,
+    bool: lambda value: (BOOL, int(value)),
+    type(None): lambda _: (NULL, None),
+}
+
+
+def _encode_list(value: Any) -> tuple[int, Any]:
+    try:
+        canonical = _canonical(value)
+        text = _dumped(canonical)
+        is_canonical = canonical is value or _dumped(value) == text
+    except RecursionError:
+        return LONG, '"nested too deeply"'
+    if len(text) > MAX_LIST:
+        return LONG, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return (JSON if is_canonical else LONG), text
+
+
+_dumped = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+def _canonical(value: Any) -> Any:
+    """Return a list in the one form that all equal lists share: 1.0 is 1."""
+    if isinstance(value, list):
+        items = [_canonical(item) for item in value]
+        return value if all(map(operator.is_, items, value)) else items
+    if isinstance(value, dict):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return storable_text(value)
+    return _canonical_number(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+def _canonical_number(value: float) -> Any:
+    if isinstance(value, float):
+        if not value.is_integer():
+            return value
+        value = int(value)
+    return storable_integer(value) if is_text_only(value) else value
+
+
+def decode(kind: int, value: Any) -> Any:
+    """Return the value that `encode` received; `NOT_HELD` for a LONG one."""
+    if kind in (NUMBER, TEXT, NULL):
+        return value
+    if kind == JSON:
+        return parse_json(value)
+    if kind == NAN:
+        return math.nan
+    if kind == BOOL:
+        return bool(value)
+    return int(value, 0) if kind in (BIG, HUGE) else NOT_HELD
+
+
+def residual(value: int | str) -> int:
+    """Return the part of an integer, or its decimal text, that the nearest float lacks: both together identify it."""
+    number = int(value)
+    return number - int(float(number))
 
 
 @dataclasses.dataclass
@@ -189,7 +300,7 @@ def flatten(
     """Flatten nested mappings, with bounds on depth and size.
 
     An empty mapping, or one `depth` levels down, is a value like a list. A mapping that stands for a tuple or a NumPy
-    scalar is that value (see `sacristan.runs.query.serialized`). Values are added to `into`; names in `left_out` are
+    scalar is that value (see `sacristan.runs.query.flattening`). Values are added to `into`; names in `left_out` are
     skipped with everything below them. Returns whether every entry found room. For `twice`, see `without_pickles`.
     """
     is_whole = True

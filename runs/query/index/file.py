@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.index.folders import require_folder
-from sacristan.runs.query.index.values import residual
-from sacristan.runs.query.patterns import is_found
+from sacristan.runs.query.conditions import is_found
+from sacristan.runs.query.index.fields import residual
+from sacristan.runs.query.index.scanning import require_folder
 
 __all__ = ["INDEX", "IndexFile", "clear", "transaction"]
 

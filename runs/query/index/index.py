@@ -33,10 +33,9 @@ from sacristan.runs.query.filters import Filter, Question, names_in
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.index import questions, scanning
 from sacristan.runs.query.index.batch import Batch
-from sacristan.runs.query.index.fields import OF_RUN, ORIGINS
+from sacristan.runs.query.index.fields import OF_RUN, ORIGINS, TEXT
 from sacristan.runs.query.index.file import IndexFile, clear, transaction
-from sacristan.runs.query.index.filter_sql import origin_of
-from sacristan.runs.query.index.values import TEXT
+from sacristan.runs.query.index.questions import origin_of
 from sacristan.runs.query.times import DURATION, duration_s, last_sign
 
 __all__ = ["Index", "Update"]

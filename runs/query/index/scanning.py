@@ -1,9 +1,4 @@
-"""The runs in a folder, each with a stamp that changes when the run does.
-
-Listing 20,000 runs leaves no time to stat every file. Two stats per run are enough: of its folder, whose times change
-when a file in it is created, replaced or removed, which is how the lab writes; and of run.json, which Sacred's own
-observer rewrites in place with every heartbeat.
-"""
+"""The runs in a folder, each with a stamp that changes when the run does; JSON files that may be missing or damaged."""
 
 from __future__ import annotations
 
@@ -16,17 +11,68 @@ from types import MappingProxyType
 
 from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import RUN
-from sacristan.runs.errors import StoreError
-from sacristan.runs.query.index.folders import SPOOL, SPOOLED
+from sacristan.runs.errors import StoreAwayError, StoreError
 
-__all__ = ["COARSE_NS", "UNSETTLED", "listing_of", "look", "scan", "was_touched_just_now"]
+__all__ = [
+    "COARSE_NS",
+    "SPOOL",
+    "SPOOLED",
+    "UNSETTLED",
+    "has_record",
+    "listing_of",
+    "look",
+    "require_folder",
+    "run_folders",
+    "scan",
+    "was_touched_just_now",
+]
 
+SPOOL, SPOOLED = "_spool", "run"
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
 # File times are as coarse as two seconds on some file systems, and clocks of servers differ: a file read sooner after
 # its change may change again without a trace.
 COARSE_NS = 2 * 10**9
 # The stamp of a run that no look equals: further changes might not show in its own.
 UNSETTLED = "just now"
+
+
+def run_folders(store: Path) -> Iterator[Path]:
+    """Yield the folder of every run in a store, including those in its spool.
+
+    They are in the order of their names, 9 before 10; those of spools come last.
+    """
+    require_folder(store)
+    yield from sorted(filter(has_record, store.iterdir()), key=lambda p: (len(p.name), p.name))
+    # A spool has a folder for each run, which is a store of its own.
+    yield from sorted(path.parent for where in (store, store / SPOOL) for path in where.glob(f"*/{SPOOLED}/{RUN}"))
+
+
+def has_record(folder: Path) -> bool:
+    """Tell whether a folder holds a run; an unreadable folder counts as one."""
+    try:
+        (folder / RUN).lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def require_folder(store: Path) -> None:
+    """Check that a folder of runs exists and can be listed and entered.
+
+    A missing one raises StoreAwayError, another problem StoreError.
+    """
+    try:
+        if not store.is_dir():
+            raise StoreAwayError(
+                f"there is no folder {store}; give the folder or URL that runs are recorded in (--store), or start a "
+                "run, which creates my_runs"
+            )
+        with os.scandir(store):
+            (store / RUN).exists()
+    except PermissionError as error:
+        raise StoreError(f"{store} cannot be read ({error.strerror}); check its permissions") from error
 
 
 def scan(store: Path, known: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, str]]:

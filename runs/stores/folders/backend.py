@@ -17,9 +17,9 @@ from sacristan.observers.record.schema import RUN
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.filters import Filter, Question
 from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.query.index.folders import has_record, require_folder
+from sacristan.runs.query.index.fields import NOT_HELD
 from sacristan.runs.query.index.index import Index
-from sacristan.runs.query.index.values import NOT_HELD
+from sacristan.runs.query.index.scanning import has_record, require_folder
 from sacristan.runs.query.names import full_name, is_searchable
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.contract import PARTS, Change, RunRow, StoredRun

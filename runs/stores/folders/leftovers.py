@@ -14,7 +14,7 @@ from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.locking import is_locked
 from sacristan.observers.record.run_folder import as_number
-from sacristan.runs.query.index.folders import run_folders
+from sacristan.runs.query.index.scanning import run_folders
 from sacristan.runs.stores.changes import Removed
 
 __all__ = ["INCOMING", "OUTGOING", "UNFINISHED", "delete", "is_older", "sweep_folders", "sweep_unfinished"]

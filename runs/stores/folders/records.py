@@ -43,11 +43,9 @@ from sacristan.observers.record.schema import (
 )
 from sacristan.observers.record.stored_files import md5_in
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query.flattening import list_of, mapping_of, without_pickles
 from sacristan.runs.query.index.fields import summary_of
-from sacristan.runs.query.index.folders import has_record
-from sacristan.runs.query.index.scanning import COARSE_NS
-from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.index.scanning import COARSE_NS, has_record
 from sacristan.runs.query.times import in_utc, without_zone
 from sacristan.runs.stores.content import Content, Medium, StoredArtifact, missing_content
 from sacristan.runs.stores.contract import Backend, R, StoredRun

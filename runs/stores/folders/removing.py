@@ -19,7 +19,7 @@ from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import RUN, newer_format
 from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.index.folders import SPOOLED, run_folders
+from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.changes import Removed
 from sacristan.runs.stores.folders.leftovers import (
     OUTGOING,

@@ -15,10 +15,9 @@ from sacristan.configs.map import value_at
 from sacristan.observers.mongo.documents import stored_key
 from sacristan.observers.record.identity import true_status
 from sacristan.runs.query.filters import Condition, Filter, Question, in_order, matches
-from sacristan.runs.query.flattening import mapping_of, mappings_in
+from sacristan.runs.query.flattening import mapping_of, mappings_in, without_pickles
 from sacristan.runs.query.index.fields import flatten
 from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
-from sacristan.runs.query.serialized import without_pickles
 from sacristan.runs.query.times import DURATION, duration_s
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.contract import RunRow, StoredRun

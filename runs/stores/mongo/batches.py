@@ -9,8 +9,7 @@ from typing import Any
 from sacristan.observers.mongo.documents import FILE, exact_time
 from sacristan.observers.record.points.points import Series
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.flattening import mapping_of, without_pickles
 from sacristan.runs.stores.contract import PARTS, R, StoredRun
 from sacristan.runs.stores.mongo.bson_arrays import decode_arrays, joined
 from sacristan.runs.stores.mongo.database import Document

@@ -10,8 +10,7 @@ import bson
 
 from sacristan.configs.map import value_at
 from sacristan.observers.record.identity import true_status
-from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.query.serialized import without_pickles
+from sacristan.runs.query.flattening import mapping_of, without_pickles
 from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from sacristan.runs.stores.mongo.database import Document
 from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS, stored_path

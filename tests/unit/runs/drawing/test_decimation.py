@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacristan.observers.record.points.points import Series
-from sacristan.runs.query.decimation import downsample, pixels
+from sacristan.runs.drawing.curve import downsample, pixels
 
 VALUES = st.lists(st.floats(-1e9, 1e9) | st.sampled_from([math.nan, math.inf, -math.inf]), min_size=1, max_size=290)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import time
 from datetime import datetime
@@ -12,6 +13,7 @@ from sacristan.runs.query.texts import (
     duration_text,
     list_text,
     size_text,
+    strict,
     time_text,
     utc,
     value_text,
@@ -84,3 +86,11 @@ def test_text_that_a_spreadsheet_would_run_is_a_text(text):
 @pytest.mark.parametrize("text", ["", "train/loss", "-1.5", "+3e5", "-inf", "a=1", "'=1"])
 def test_other_cells_stay_as_they_are(text):
     assert cell_text(text) == text
+
+
+def test_strict_json_says_numbers_that_json_lacks_as_texts():
+    document = {"a": [math.nan, math.inf, -math.inf, 1.5], 3: (True, None)}
+    text = json.dumps(strict(document), allow_nan=False)
+    assert json.loads(text) == {"a": ["NaN", "Infinity", "-Infinity", 1.5], "3": [True, None]}
+    assert math.isnan(float("NaN"))
+    assert float("-Infinity") == -math.inf

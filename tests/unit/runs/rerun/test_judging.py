@@ -241,7 +241,7 @@ def test_nothing_to_compare_is_said(judge_runs, status):
 
 
 def test_verdict_is_strict_json(judge_runs):
-    from sacristan.runs.query.strict_json import strict
+    from sacristan.runs.query.texts import strict
 
     found = judge_runs(metrics(loss=[0.0]), metrics(loss=[NAN]))
     document = json.loads(json.dumps(strict(found.as_json()), allow_nan=False))

@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacristan.runs.query.index import fields
-from sacristan.runs.query.index.fields import OF_CONFIG, OF_INFO, OF_RUN, OF_SUMMARY, fields_of, read_documents
-from sacristan.runs.query.index.values import NOT_HELD, decode, encode
+from sacristan.runs.query.index.fields import (
+    NOT_HELD,
+    OF_CONFIG,
+    OF_INFO,
+    OF_RUN,
+    OF_SUMMARY,
+    decode,
+    encode,
+    fields_of,
+    read_documents,
+)
 
 
 def read(folder, **documents):
