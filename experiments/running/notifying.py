@@ -188,10 +188,21 @@ class Notifier:
             started = threading.Event()
             self._starts = [*(each for each in self._starts if not each.is_set()), started]
             arguments = (event, message, self._addresses, started)
-            threading.Thread(target=self._see_through, args=arguments, name="notification", daemon=True).start()
+            try:
+                threading.Thread(target=self._see_through, args=arguments, name="notification", daemon=True).start()
+            except RuntimeError:  # Python is exiting and starts no thread
+                self._see_through(*arguments, to_its_end=False)
 
-    def _see_through(self, event: str | None, message: Message, addresses: list[str], started: threading.Event) -> None:
-        """Send a message in its own thread, and log each problem once."""
+    def _see_through(
+        self,
+        event: str | None,
+        message: Message,
+        addresses: list[str],
+        started: threading.Event,
+        *,
+        to_its_end: bool = True,
+    ) -> None:
+        """Send a message, in its own thread, and log each problem once."""
         with self._reporting():
             try:
                 is_first, claim = (True, None) if event is None else self._claim(event)
@@ -206,7 +217,7 @@ class Notifier:
                     raise
             finally:
                 started.set()
-            for problem in sending.problems():
+            for problem in sending.problems() if to_its_end else ():
                 with self._lock:
                     is_new = problem not in self._problems
                     self._problems.add(problem)

@@ -12,6 +12,7 @@ import builtins
 import contextlib
 import functools
 import logging
+import opcode
 import os
 import signal
 import sys
@@ -19,9 +20,10 @@ import threading
 from _sitebuiltins import Quitter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
+from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated
 from sacristan.experiments.scripts.script_run import ScriptRun, make_run
 from sacristan.ingredients.errors import ConcurrentRunError
@@ -35,6 +37,8 @@ _SIGNALS = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SI
 # Code that must not be left half done: a signal that comes in it is handled a little later, but not never.
 _CRITICAL = tuple(str(Path(__file__).parents[2] / name) + os.sep for name in ("observers", "experiments/running"))
 _LATER_S, _MOST_DELAYS = 0.01, 500
+# Ids of `sys.monitoring` that are not those of debuggers, coverage, profilers and optimizers.
+_TOOLS = (4, 3)
 
 _active: Session | None = None
 _num_begun = 0
@@ -70,6 +74,7 @@ class Session:
         self._ending: BaseException | None = None
         self._before_end: list[Callable[[], None]] = []
         self._undo = contextlib.ExitStack()
+        self._program = _frame_of_program()
         self.on_signal: Callable[[int], bool] | None = None
 
     @classmethod
@@ -183,11 +188,12 @@ class Session:
         atexit.register(self._end_at_exit)
         self._undo.callback(atexit.unregister, self._end_at_exit)
         self._replace(sys, "excepthook", self._excepthook)
-        self._replace(sys, "exit", self._exit)
-        for name in ("exit", "quit"):  # which `python -S` lacks
-            if isinstance(getattr(builtins, name, None), Quitter):
-                self._replace(builtins, name, self._exit)
         self._replace(os, "_exit", self._exit_at_once)
+        if not self._monitor_program():
+            self._replace(sys, "exit", self._exit)
+            for name in ("exit", "quit"):  # which `python -S` lacks
+                if isinstance(getattr(builtins, name, None), Quitter):
+                    self._replace(builtins, name, self._exit)
         if threading.current_thread() is threading.main_thread():
             self._watch_signals()
 
@@ -203,8 +209,41 @@ class Session:
 
         self._undo.callback(give_back)
 
+    def _monitor_program(self) -> bool:
+        """Note the error that leaves the program's code; return False where Python, before 3.12, shows none."""
+        if sys.version_info < (3, 12) or self._program is None:
+            return False
+        monitoring, program = sys.monitoring, self._program.f_code
+        tool = next((number for number in _TOOLS if monitoring.get_tool(number) is None), None)
+        if tool is None:  # debuggers and profilers have them all
+            return False
+
+        def note(code: CodeType, offset: int, error: BaseException) -> None:
+            if code is program and self.is_owner:
+                self.note_ending(SystemExit(error.code) if isinstance(error, SystemExit) else error)
+
+        monitoring.use_tool_id(tool, "sacristan")
+        monitoring.register_callback(tool, monitoring.events.PY_UNWIND, note)
+        monitoring.set_events(tool, monitoring.events.PY_UNWIND)
+        self._undo.callback(monitoring.free_tool_id, tool)
+        self._undo.callback(monitoring.register_callback, tool, monitoring.events.PY_UNWIND, None)
+        self._undo.callback(monitoring.set_events, tool, 0)
+        return True
+
     def _end_at_exit(self) -> None:
+        if self._ending is None and self.is_owner and not self._has_ended and _was_left_by_error(self._program):
+            self._ending = getattr(sys, "last_value", None)  # the script has replaced our hook
+            if self._ending is None:
+                self._say_that_code_is_unknown()
         self.end(self._ending)
+
+    def _say_that_code_is_unknown(self) -> None:
+        self.run.info["exit_code"] = "unknown"
+        self.run.run_logger.warning(
+            "the script has raised SystemExit, and Python %d.%d does not tell its code, so that the run counts as"
+            " COMPLETED; call sys.exit(code) instead",
+            *sys.version_info[:2],
+        )
 
     def _excepthook(
         self, original: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: Any
@@ -287,6 +326,21 @@ class _Caught:
         except ValueError:  # nothing runs any more: the exception ends the process
             return
         self._session.note_ending(None)
+
+
+def _frame_of_program() -> FrameType | None:
+    """Return the frame of the code at the top of `__main__`; None in a notebook, where it is that of a cell."""
+    names, found, frame = vars(sys.modules["__main__"]), None, None if is_notebook() else sys._getframe()
+    while frame is not None:
+        if frame.f_globals is names and frame.f_code.co_name == "<module>":
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _was_left_by_error(frame: FrameType | None) -> bool:
+    """Return whether a frame that runs no more has not returned."""
+    return frame is not None and not opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN_")
 
 
 def _is_critical(frame: FrameType | None) -> bool:

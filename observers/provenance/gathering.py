@@ -71,8 +71,12 @@ def _num_threads(torch: ModuleType) -> int:
             answers.append(torch.get_num_threads())
 
     thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join()
+    try:
+        thread.start()
+    except RuntimeError:  # Python is exiting
+        ask()
+    else:
+        thread.join()
     return answers[0]
 
 
@@ -140,7 +144,8 @@ class Gathering:
     def look(self) -> None:
         """Read the flags, and write changes; gather libraries that were imported since."""
         if self._found is not None and self._libraries.is_stale and not self._thread.is_alive():
-            self._thread = self._begin(self._gather_libraries)
+            with contextlib.suppress(RuntimeError):  # Python is exiting and starts no thread; `join` gathers them
+                self._thread = self._begin(self._gather_libraries)
         flags = read_flags()
         if flags != self._flags:
             self._first = {**flags, **self._first}

@@ -317,8 +317,48 @@ def test_record_says_how_the_script_ended_and_has_every_point(tmp_path, end):
     assert done.returncode == exit_code, done.stderr
     found = recorded()
     assert (found.status, found.name, found.display_name) == (status, "train", "one")
+    assert ("Traceback" in done.stderr) == ("raises" in end or end == "is interrupted")
     assert (len(found.metric("loss")), curve(found, "last")) == (50, ([50], [1.0]))
     if "raises" in end:
         assert "ZeroDivisionError" in "".join(found["fail_trace"])
     if end == "forks":
         assert curve(found, "child") == ([60], [1.0])
+
+
+ENDS_BY_SYSTEM_EXIT = {
+    "raise SystemExit(3)": 3,
+    "raise SystemExit('text')": 1,
+    "def main(): raise SystemExit(4)\nmain()": 4,
+    "raise SystemExit": 0,
+    "def main(): return None\nraise SystemExit(main())": 0,
+}
+
+
+@pytest.mark.parametrize("code", ENDS_BY_SYSTEM_EXIT)
+def test_raised_system_exit_is_seen_or_said_to_be_unknown(tmp_path, code):
+    (tmp_path / "train.py").write_text(SCRIPT + code)
+    done = run([sys.executable, "train.py"], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert done.returncode == ENDS_BY_SYSTEM_EXIT[code], done.stderr
+    found = recorded()
+    is_seen = sys.version_info >= (3, 12)
+    assert found.status == ("FAILED" if is_seen and done.returncode else "COMPLETED")
+    assert found["info"].get("exit_code") == (None if is_seen else "unknown")
+    assert ("does not tell its code" in done.stderr) == (not is_seen)
+
+
+QUIET_ENDS = {
+    "sys.excepthook = lambda *args: print('mine')\n1 / 0": ("FAILED", 1),
+    "try: raise SystemExit(3)\nexcept SystemExit: pass": ("COMPLETED", 0),
+    "try: sys.exit(3)\nexcept SystemExit: pass": ("COMPLETED", 0),
+    "exec('try: sys.exit(3)\\nexcept SystemExit: pass')\nsys.exit(5)": ("FAILED", 5),
+}
+
+
+@pytest.mark.parametrize("code", QUIET_ENDS)
+def test_end_is_seen_whatever_the_script_catches_and_replaces(tmp_path, code):
+    (tmp_path / "train.py").write_text(SCRIPT + code)
+    done = run([sys.executable, "train.py"], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    found = recorded()
+    assert (found.status, done.returncode) == QUIET_ENDS[code]
+    assert "exit_code" not in found["info"]
+    assert "does not tell" not in done.stderr
