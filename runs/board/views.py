@@ -8,14 +8,13 @@ import re
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from starlette.datastructures import QueryParams
 
 from sacristan.observers.record.directions import DIRECTIONS
 from sacristan.runs.comparison.curves import BANDS
 from sacristan.runs.comparison.panels import View
-from sacristan.runs.drawing.curve import X_AXES
 from sacristan.runs.errors import FilterError, PlotError
 from sacristan.runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
 from sacristan.runs.query.names import full_name, short_name, split_names
@@ -44,6 +43,8 @@ ALL = "*"
 NONE = "-"
 # Limits of what a URL may ask for.
 _MAX_COLUMNS, _MAX_CONDITIONS, _MAX_PANELS, _MAX_PAGE = 60, 30, 60, 100_000
+# What JavaScript's encodeURIComponent leaves as it is.
+_UNQUOTED = "!~*'()"
 _CONDITION = re.compile(r"[=<>~]|\s(not\s+)?in\s*[\[(]", re.I)
 
 
@@ -187,7 +188,7 @@ class RunsView(UrlView):
 
     PATH: ClassVar[str] = "/runs"
     SIZE: ClassVar[int] = 50
-    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS, "x": X_AXES, "band": BANDS}
+    CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"layout": LAYOUTS, "band": BANDS}
 
     @classmethod
     def of(cls, query: QueryParams) -> Self:
@@ -288,7 +289,7 @@ class RunsView(UrlView):
         """The part of a panel's URL that the chart form adds, as workspace.js writes it."""
         names = ("x", "smoothing", "log_x", "log_y", "joined", "band")
         pairs = dataclasses.replace(type(self)(), **{name: getattr(self, name) for name in names}).pairs()
-        return "".join(f"&{name}={value}" for name, value in pairs)
+        return "".join(f"&{name}={quote(value, safe=_UNQUOTED)}" for name, value in pairs)
 
     def plot(self, num_points: int, between: tuple[float | None, float | None] = (None, None)) -> View:
         """Return how to draw the curves, with at most `num_points` each; None is an open end of the axis."""

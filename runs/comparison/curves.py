@@ -17,8 +17,9 @@ from pathlib import PurePath
 import numpy as np
 
 from sacristan.observers.record.points.points import Series
+from sacristan.runs.comparison.expressions import Quantity, values_by_step
 from sacristan.runs.comparison.inference import mean_interval
-from sacristan.runs.drawing.curve import Curve, curve_of
+from sacristan.runs.drawing.curve import X_AXES, Curve, curve_of
 from sacristan.runs.errors import PlotError, StoreAwayError, StoreError
 from sacristan.runs.stores.prefetching import prefetch
 from sacristan.runs.stores.run import Run
@@ -234,22 +235,35 @@ def run_curve(pieces: Sequence[Piece], label: str, x: str) -> Curve:
     """Return the curve of one run with all points, ancestors first; `own_from` is where its own points begin.
 
     Raises PlotError if the axis shows epochs and the record of the run has none. For `x`, see
-    `sacristan.runs.drawing.curve.curve_of`.
+    `sacristan.runs.drawing.curve.curve_of`; of a metric or expression, each point has the last value up to its step.
     """
     run, own = pieces[-1]
-    epochs = None
+    others = None
     num_points = sum(len(series) for _, series in pieces)
     if x == "epoch":
-        pieces, epochs = _with_epochs(pieces)
+        pieces, others = _with_epochs(pieces)
+    elif x not in X_AXES:
+        others = np.concatenate([_values_at(run, series.steps, x) for run, series in pieces])
     series = joined_series(pieces, on_wall=x == "wall")
-    curve = curve_of(series, label, x, epochs=epochs, start_s=_start_s(run))
+    curve = curve_of(series, label, x, others=others, start_s=_start_s(run))
     if num_lacking := num_points - len(series):
         left_out = {**curve.left_out, "of earlier runs, whose epochs are not known or not earlier": num_lacking}
         curve = dataclasses.replace(curve, left_out=left_out)
     if len(pieces) == 1 or not len(own):
         return curve
-    positions = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, _start_s(run) + series.times)
-    return dataclasses.replace(curve, own_from=float(np.min(np.asarray(positions)[-len(own) :])))
+    positions = {"step": series.steps, "time": series.times, "wall": _start_s(run) + series.times}.get(x, others)
+    first = np.asarray(positions, float)[-len(own) :]
+    return dataclasses.replace(curve, own_from=float(np.nanmin(first))) if np.isfinite(first).any() else curve
+
+
+def _values_at(run: Run, steps: np.ndarray, name: str) -> np.ndarray:
+    """Return the last value of a metric or expression up to each of (n,) steps; NaN where there is none."""
+    quantity = Quantity.of(name, run.metrics)
+    if not quantity.is_of(run) or not len(steps):
+        return np.full(len(steps), np.nan)
+    known, values = values_by_step(next(quantity.each_series([run]))[1])
+    at = np.searchsorted(known, steps, "right") - 1
+    return np.where(at >= 0, values[at], np.nan) if len(known) else np.full(len(steps), np.nan)
 
 
 def _with_epochs(pieces: Sequence[Piece]) -> tuple[list[Piece], np.ndarray]:

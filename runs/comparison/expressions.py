@@ -26,7 +26,7 @@ from sacristan.runs.stores.prefetching import each_series
 if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
 
-__all__ = ["Quantity"]
+__all__ = ["Quantity", "values_by_step"]
 
 _MAX_LENGTH, _MAX_DEPTH = 500, 20
 _TOKEN = re.compile(
@@ -98,6 +98,12 @@ class Quantity:
         with np.errstate(all="ignore"):
             result = np.broadcast_to(np.asarray(self.formula(values), float), steps.shape)
         return dataclasses.replace(parts[0], steps=steps, values=result, times=parts[0].times[chosen[0]])
+
+
+def values_by_step(series: Series) -> tuple[np.ndarray, np.ndarray]:
+    """Return the steps of a series, ascending, and the last value of each."""
+    steps, positions = _last_of_each_step(series)
+    return steps, np.asarray(series.values[positions], float)
 
 
 def _last_of_each_step(series: Series) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.comparison.curves import Ancestry, mean_curve, run_curve, smooth
 from sacristan.runs.comparison.expressions import Quantity
 from sacristan.runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
-from sacristan.runs.drawing.curve import Curve, Panel, panelled, thin
+from sacristan.runs.drawing.curve import X_AXES, Curve, Panel, panelled, thin
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text
 from sacristan.runs.stores.prefetching import points_versions, prefetch
@@ -38,7 +38,7 @@ class View:
     """Options of a plot: without fields in `by`, every run is drawn, else the means of groups.
 
     Attributes:
-        x: `step`, `epoch`, `time` or `wall`; see `sacristan.runs.drawing.curve.curve_of`.
+        x: `step`, `epoch`, `time`, `wall`, or a metric or expression; see `sacristan.runs.comparison.curves.run_curve`.
         band: `interval`, `range` or `none`, around means.
         log_y: Use a logarithmic axis; values that are not above 0 are gaps.
         num_points: Maximum number of points of a curve, without a few beside the range.
@@ -83,6 +83,8 @@ def make_panel(
     prefetch(runs, ["metrics", "status", "start_time"])
     existing = {name for run in runs for name in run.metrics}
     having = {quantity: _having(runs, quantity) for quantity in (Quantity.of(one, existing) for one in metrics)}
+    if view.x not in X_AXES:
+        _having(runs, Quantity.of(view.x, existing))
     # From all runs, so that a run has the same label in every panel.
     labels = {} if view.by else labels or run_labels(runs)
     curves: list[Curve] = []
@@ -189,7 +191,8 @@ def _singles(
     # The curve of a fork changes with its ancestors.
     kept = CurveCache(0) if kept is None or view.joined else kept
     how = (view.x, view.smoothing, view.num_points, view.between, view.log_x, view.log_y)
-    keys = dict(zip(runs, kept.keys(runs, quantity, how), strict=True))
+    placed = () if view.x in X_AXES else Quantity.of(view.x, {name for run in runs for name in run.metrics}).names
+    keys = dict(zip(runs, kept.keys(runs, quantity, how, placed), strict=True))
     cached = {run: one for run, key in keys.items() if (one := kept.get(key)) is not None}
     fresh = quantity.each_series([run for run in runs if run not in cached])
     curves: list[Curve] = []
@@ -312,9 +315,14 @@ class CurveCache:
         self._curves: dict[Hashable, ThinCurve] = {}
         self._lock = threading.Lock()
 
-    def keys(self, runs: Sequence[Run], quantity: Quantity, how: Hashable) -> list[Hashable | None]:
-        """Return cache keys of the runs' curves, which change with the points; None if these may change unnoticed."""
-        versions = zip(*(points_versions(runs, name) for name in quantity.names), strict=True)
+    def keys(
+        self, runs: Sequence[Run], quantity: Quantity, how: Hashable, placed: Sequence[str] = ()
+    ) -> list[Hashable | None]:
+        """Return cache keys of the runs' curves, which change with the points; None if these may change unnoticed.
+
+        `placed` are the metrics that place the points.
+        """
+        versions = zip(*(points_versions(runs, name) for name in (*quantity.names, *placed)), strict=True)
         return [
             None if None in version else (run.store.where, run.id, str(run.start_time), quantity.text, how, version)
             for run, version in zip(runs, versions, strict=True)

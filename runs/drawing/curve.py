@@ -164,20 +164,20 @@ class Panel:
 
 
 def curve_of(
-    series: Series, label: str = "", x: str = "step", *, epochs: np.ndarray | None = None, start_s: float = 0.0
+    series: Series, label: str = "", x: str = "step", *, others: np.ndarray | None = None, start_s: float = 0.0
 ) -> Curve:
     """Return the curve of one run.
 
     Of a step that was logged again after a smaller one, as by a resumed run, the last values count. NaN stays. `x` is
-    `step`, `epoch` (with `epochs`, the (n,) epochs of the points), `time` in seconds since the start, or `wall`, in
-    seconds since 1970 (with `start_s`); others raise PlotError.
+    `step`, `time` in seconds since the start, `wall`, in seconds since 1970 (with `start_s`), or `epoch` or a metric
+    (with `others`, its (n,) values at the points); others raise PlotError.
     """
-    if x not in X_AXES or (x == "epoch" and epochs is None):
-        raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}")
-    positions = {"step": series.steps, "epoch": epochs, "time": series.times}.get(x, start_s + series.times)
-    assert positions is not None
+    known = {"step": series.steps, "time": series.times, "wall": start_s + series.times}
+    positions = known.get(x, others)
+    if positions is None:
+        raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}, or a metric")
     is_placed = np.isfinite(positions)
-    is_current = ~_is_repeated(series.steps) if x in ("step", "epoch") else np.ones(len(series), bool)
+    is_current = np.ones(len(series), bool) if x in ("time", "wall") else ~_is_repeated(series.steps)
     usable = np.flatnonzero(is_placed & is_current)
     order = usable[np.argsort(positions[usable], kind="stable")]
     reasons = {f"without a {'time' if x == 'wall' else x}": ~is_placed, "whose step was logged again": ~is_current}

@@ -51,10 +51,10 @@ STATISTICS = (
 RUN_FIELDS = frozenset(
     (
         "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "damaged_points",
-        "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host", "imported", "info",
-        "lease", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points", "lost_resources",
-        "lost_sources", "meta", "note", "parent", "provenance", "queue_time", "result", "start_time", "status",
-        "stop_time", "summary", "tags", "uid", "unwritten_points",
+        "display_colour", "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host",
+        "imported", "info", "lease", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points",
+        "lost_resources", "lost_sources", "meta", "note", "parent", "provenance", "queue_time", "result", "start_time",
+        "status", "stop_time", "summary", "tags", "uid", "unwritten_points",
     )
 )  # fmt: skip
 TIMES = frozenset(("start_time", "stop_time", "queue_time", "heartbeat"))
@@ -66,8 +66,9 @@ SWEEP = "meta.sweep.id"
 REFUSED = "meta.refused"
 # Fields of every run; a run without one is no spelling mistake.
 COMMON_FIELDS = TIMES | {
-    "_id", "command", "config", "display_name", "duration", "experiment.name", "fail_trace", "host.hostname",
-    "host.user", "info", "note", "parent", "provenance", "result", "status", "summary", "tags", "uid", REFUSED, SWEEP,
+    "_id", "command", "config", "display_colour", "display_name", "duration", "experiment.name", "fail_trace",
+    "host.hostname", "host.user", "info", "note", "parent", "provenance", "result", "status", "summary", "tags", "uid",
+    REFUSED, SWEEP,
 }  # fmt: skip
 # Fields that a store knows although no run may have them.
 KNOWN_FIELDS = COMMON_FIELDS | RUN_FIELDS | {"meta.comment", "meta.sweep.trial"}

@@ -50,7 +50,7 @@ __all__ = ["NOTED", "PARTS", "UNSENT", "Backend", "Change", "Documents", "RunRow
 # Parts of a record that are mappings and read on their own.
 PARTS = ("config", "info", "summary", "provenance")
 # Entries of the notes on a run.
-NOTED = ("tags", "note", "display_name", "reproductions", "changes")
+NOTED = ("tags", "note", "display_name", "display_colour", "reproductions", "changes")
 # The state of a message that no receiver took.
 UNSENT = "unsent"
 

@@ -10,7 +10,7 @@ from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.stores.authors import MOST_CHANGES, entry_of, with_changes
 from sacristan.runs.stores.record import RunStore
-from sacristan.runs.stores.run import Run, notes_in
+from sacristan.runs.stores.run import COLOUR, Run, notes_in
 
 __all__ = ["MOST_LETTERS", "Change", "Notes", "check_tags", "one_line"]
 
@@ -55,6 +55,12 @@ class Notes:
             return {"display_name": name}
 
         return self._change(run, renamed)
+
+    def paint(self, run: Run, colour: str) -> Run:
+        """See `Store.paint`."""
+        if colour and not COLOUR.fullmatch(colour):
+            raise FilterError(f"got the colour {colour[:40]!r}, expected one such as #d62728")
+        return self._change(run, lambda now: {"display_colour": colour})
 
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """See `Store.note_reproduction`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
 
     from sacristan.observers.record.points.points import Series
 
-__all__ = ["COPYING", "HELD", "REMOVING", "STEPS", "Run", "curves_in", "notes_in"]
+__all__ = ["COLOUR", "COPYING", "HELD", "REMOVING", "STEPS", "Run", "curves_in", "notes_in"]
 
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
 COPYING, REMOVING, HELD = "COPYING", "REMOVING", "HELD"
+# A colour of curves.
+COLOUR = re.compile(r"#[0-9a-f]{6}")
 # PyMARL and its descendants keep curves in `info`: `name`, a list of values, and `name_T`, a list of their steps.
 STEPS = "_T"
 
@@ -53,13 +56,14 @@ def _curve_in(info: Mapping[str, Any], name: str) -> Series | None:
 
 def notes_in(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the notes in a document, which may hold anything, in the form of `Run.notes`."""
-    tags, name = document.get("tags"), document.get("display_name")
+    tags, name, colour = (document.get(each) for each in ("tags", "display_name", "display_colour"))
     notes = {
         "tags": dict.fromkeys(sorted(tags) if isinstance(tags, dict) else (), True),
         "note": str(document.get("note") or ""),
     }
     optional = {
         "display_name": name if isinstance(name, str) else "",
+        "display_colour": colour if isinstance(colour, str) and COLOUR.fullmatch(colour) else "",
         **{each: mappings_in(document.get(each)) for each in ("reproductions", "changes")},
     }
     return notes | {each: value for each, value in optional.items() if value}
@@ -391,6 +395,12 @@ class Run(RunRecord):
     def display_name(self) -> str:
         """The name that people gave it; empty if none."""
         return self._text("display_name")
+
+    @property
+    def display_colour(self) -> str:
+        """The colour of its curves that people chose, such as `#d62728`; empty if none."""
+        colour = self._text("display_colour")
+        return colour if COLOUR.fullmatch(colour) else ""
 
     @property
     def reproductions(self) -> list[dict[str, Any]]:

@@ -410,6 +410,18 @@ class Store(contextlib.AbstractContextManager["Store"]):
         """
         return self._notes.rename(run, name, was)
 
+    def paint(self, run: Run, colour: str) -> Run:
+        """Choose the colour of a run's curves on the board; return the run as it is now.
+
+        Args:
+            run: The run.
+            colour: Red, green and blue, such as `#d62728`; an empty text removes the choice.
+
+        Raises:
+            FilterError: If it is no such colour.
+        """
+        return self._notes.paint(run, colour)
+
     def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
         """Note that a run was reproduced, or is a reproduction; return the run as it is now.
 

@@ -75,7 +75,7 @@ _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 _ELSEWHERE = frozenset(
     (
         "_id", "captured_out", "captured_out_file", "changes", "checkpoints", "claims", "config", "delivery_turn",
-        "display_name", "info", "lease", "note", "notified", "provenance", "rank_outputs", "removing",
+        "display_colour", "display_name", "info", "lease", "note", "notified", "provenance", "rank_outputs", "removing",
         "reproductions", "rewinding", "summary", "tags", "values_file",
     )
 )  # fmt: skip

@@ -15,7 +15,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Table
 from sacristan.runs import copy, open_store
-from sacristan.runs.errors import RunNotFoundError, StoreError
+from sacristan.runs.errors import FilterError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
 from sacristan.runs.transfer.copying import stage
@@ -283,13 +283,18 @@ def test_documents_are_changed_by_one_at_a_time(where, store):
 def test_notes_are_kept_with_their_authors(filled):
     run = filled.tag(filled.get("3"), ["new", "old"], [])
     run = filled.rename(filled.write_note(filled.tag(run, [], ["old"]), "text"), "a name")
-    assert (run.tags, run.note, run.display_name) == (["new"], "text", "a name")
+    run = filled.paint(run, "#d62728")
+    assert (run.tags, run.note, run.display_name, run.display_colour) == (["new"], "text", "a name", "#d62728")
     assert [change["what"] for change in run.changes] == [
         "tags: +new +old",
         "tags: -old",
         "note: text",
         "display name: a name",
+        "display colour: #d62728",
     ]
+    with pytest.raises(FilterError, match="got the colour 'red', expected one such as #d62728"):
+        filled.paint(run, "red")
+    assert filled.paint(run, "").display_colour == ""
     assert [found.id for found in filled.find("tags.new=True")] == ["3"]
 
 

@@ -33,7 +33,7 @@ function urlOf(figure) {
     const { charts } = place().dataset; // of all runs of the view, whatever the form of the curves says
     return `${charts}${charts.includes("?") ? "&" : "?"}panel=${figure.dataset.query}`;
   }
-  const more = settings().map(([name, value]) => `&${name}=${value}`).join("");
+  const more = settings().map(([name, value]) => `&${name}=${encodeURIComponent(value)}`).join("");
   const [from, to] = range ?? [];
   return `${place().dataset.url}&panel=${figure.dataset.query}${more}${range ? `&from=${from}&to=${to}` : ""}`;
 }

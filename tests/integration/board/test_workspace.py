@@ -68,6 +68,20 @@ def test_curves_over_each_axis(client_of, store):
     assert "its record has no epochs" in found["error"]
 
 
+def test_any_metric_is_the_x_axis(client_of, store):
+    client = client_of(store)
+    code, found = panel(client, "train/loss", run=["1", "2"], x="val/accuracy")
+    assert (code, found["x"], found["x_label"]) == (200, "val/accuracy", "val/accuracy")
+    np.testing.assert_allclose(found["curves"][0]["x"], np.arange(40) / 40 + 0.1)
+    np.testing.assert_allclose(found["curves"][0]["y"], 0.1 / np.arange(1, 41))
+    # A point has the last value up to its step.
+    code, found = panel(client, "train/loss", run="1", x="system/cpu * 2")
+    assert (code, set(found["curves"][0]["x"])) == (200, {100.0})
+    code, found = panel(client, "train/loss", run="1", x="nothing")
+    assert (code, found["error"].partition(";")[0]) == (409, "no run has the metric 'nothing'")
+    assert client.get("/runs", params={"x": "val/accuracy"}).text.count("x=val%2Faccuracy") >= 2
+
+
 @pytest.mark.parametrize("is_database", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_many_curves_come_in_the_order_of_the_runs(client_of, twenty, mongo_url, is_database):
     with contextlib.closing(

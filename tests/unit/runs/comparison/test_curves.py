@@ -26,7 +26,7 @@ def test_positions_of_each_axis():
     series = Series(np.array([3, 5]), np.array([0.5, 0.25]), np.array([1.5, 2.0]))
     found = {
         "step": curve_of(series),
-        "epoch": curve_of(series, x="epoch", epochs=np.array([0.3, 0.5])),
+        "epoch": curve_of(series, x="epoch", others=np.array([0.3, 0.5])),
         "time": curve_of(series, x="time"),
         "wall": curve_of(series, x="wall", start_s=1e9),
     }
