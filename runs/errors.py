@@ -9,6 +9,7 @@ RunsError                 the root: catch it for all that follows
 ├── MissingExtraError     an optional dependency is not installed; an ImportError
 ├── PlotError             there is nothing to draw, or no way to draw it
 ├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
+│   └── DiscardedError    the run is in the trash
 ├── ServerError           the embedded MongoDB does not start
 ├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
 │   ├── ChangedError      what is to be replaced was changed meanwhile
@@ -33,6 +34,7 @@ __all__ = [
     "ChangedError",
     "ComparisonError",
     "DamagedError",
+    "DiscardedError",
     "FilterError",
     "ForeignError",
     "LaunchError",
@@ -84,6 +86,18 @@ class PlotError(RunsError):
 
 class RunNotFoundError(RunsError, LookupError):
     """An id, or the beginning of a uid, stands for no run, or for more than one."""
+
+
+class DiscardedError(RunNotFoundError):
+    """A run is in the trash.
+
+    Attributes:
+        key: Its uid, or the id that it had, with which `Store.restore` brings it back.
+    """
+
+    def __init__(self, message: str, key: str) -> None:
+        super().__init__(message)
+        self.key = key
 
 
 class ServerError(RunsError):

@@ -38,6 +38,7 @@ from sacristan.runs.query.filters import (
 from sacristan.runs.query.flattening import dotted, entry_at, mapping_of
 from sacristan.runs.query.names import LEFT_OUT, full_name, is_searchable
 from sacristan.runs.query.times import DURATION, duration_s, last_sign
+from sacristan.runs.stores.authors import discarder
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.content import Content, StoredArtifact
 from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun
@@ -382,7 +383,8 @@ class SqliteBackend(Backend):
             document = json.loads(text)
             name = str(mapping_of(document.get("experiment")).get("name") or "")
             status = str(document.get("status"))
-            listed.append((Discarded(str(number), uid, name, status, datetime.fromisoformat(at)), number))
+            by = discarder(self.documents.read("notes", number, "").get("", {}).get("changes"))
+            listed.append((Discarded(str(number), uid, name, status, datetime.fromisoformat(at), by), number))
         return listed
 
     def restore(self, place: Any) -> str:

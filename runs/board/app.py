@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -26,12 +27,13 @@ from sacristan.runs.board import (
     runs_page,
     selected_runs,
     sweep_page,
+    trash_page,
 )
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.rendering import asset, render, run_url, static_url
 from sacristan.runs.board.security import AccessControl
 from sacristan.runs.board.views import RunsView, root
-from sacristan.runs.board.visits import Board, board_of, field_of
+from sacristan.runs.board.visits import Board, board_of, field_of, look_again_s, watched
 from sacristan.runs.errors import FilterError, RunsError
 from sacristan.runs.query.filters import in_order
 from sacristan.runs.query.names import full_name, short_name, split_names
@@ -45,6 +47,8 @@ _COLUMNS = ("name", "status", "start", "duration", "result", "tags")
 _NEEDED = ("status", "tags")
 # Seconds that the page waits for each store, all at the same time.
 _PATIENCE_S = 4.0
+# A page looks again after so long at most, even if a store that was away made it wait.
+_LOOK_S = 10.0
 # Runs of each store that are read to show a page, and where counting ends.
 _MAX_READ, _COUNTED = 1_000, 1_000
 _PAGES = (
@@ -57,6 +61,7 @@ _PAGES = (
     artifacts_page,
     media_page,
     contents,
+    trash_page,
 )
 ROUTES = [route for module in _PAGES for route in module.ROUTES]
 Opener = Callable[[], Store]
@@ -115,7 +120,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
         root.set(board.root)
         board = dataclasses.replace(board, visitor=request.scope["visitor"])
     return HTMLResponse(
-        render("problem.html", board=board, path="", problem=f"there is no page {request.url.path}"), 404
+        render("problem.html", board=board, path="", problem=f"there is no page {request.url.path}", discarded=""), 404
     )
 
 
@@ -151,6 +156,7 @@ class _Matches:
 
 async def _all(request: Request) -> Response:
     """Answer with a page of the runs of all stores; name each store that does not answer, with the reason."""
+    started = time.perf_counter()
     boards: Mapping[str, Board] = request.app.state.boards
     root.set("")
     view = _view_of(request)
@@ -172,8 +178,11 @@ async def _all(request: Request) -> Response:
         has_more=matches.total > view.offset + view.SIZE and view.page < view.LAST_PAGE,
         is_more=matches.is_more,
         problems={name: str(problem) for name, problem in matches.problems.items()},
+        is_followed=not wrong,
     )
-    return HTMLResponse(page, 400 if wrong and not matches.rows else 200)
+    if wrong and not matches.rows:
+        return HTMLResponse(page, 400)
+    return watched(request, page, min(look_again_s(started), _LOOK_S))
 
 
 def _together(answers: Sequence[_Matches], view: _AllView) -> _Matches:

@@ -22,7 +22,7 @@ __all__ = ["ROUTES"]
 
 # Runs that a selection holds, and those of one request.
 _MAX_SELECTED, _MAX_ASKED = 20_000, 500
-_MAX_CELL = 10_000
+_MAX_CELL, _MAX_NAME = 10_000, 100
 _USUAL = ("id", "uid", "name", "status", "start", "duration", "result", "tags")
 _MAX_CHANGED = 1_000
 
@@ -31,6 +31,21 @@ def _ids(visit: Visit) -> Response:
     view = RunsView.of(visit.request.query_params)
     runs = visit.store.find(view.tree, view.sort, _MAX_SELECTED, ["uid"])
     return json_response({"ids": [run.id for run in runs], "most": _MAX_SELECTED})
+
+
+def _names(visit: Visit) -> Response:
+    """Answer with names and statuses of runs by their ids; those that are gone are missing."""
+    ids = visit.request.query_params.getlist("run")[:_MAX_ASKED]
+    found = visit.store.find(RunsView(run=tuple(ids)).tree, "id", len(ids) or 1, ("display_name", "name", "status"))
+    shown = {
+        run.id: {
+            "id": run.id,
+            "name": short_text(field_of(run, "display_name") or field_of(run, "name") or "", _MAX_NAME),
+            "status": str(field_of(run, "status") or "unknown").lower(),
+        }
+        for run in (run.listed() for run in found)
+    }
+    return json_response({"runs": [shown[id] for id in ids if id in shown]})
 
 
 def _asked_runs(visit: Visit) -> list[Run]:
@@ -128,6 +143,7 @@ def _note(visit: Visit) -> Response:
 
 ROUTES = [
     page("/list/ids", _ids),
+    page("/list/names", _names),
     page("/list/table", _table),
     page("/list/report", _report),
     page("/list/discard", _discard, "POST"),

@@ -23,7 +23,7 @@ from sacristan.runs.board.rendering import render
 from sacristan.runs.board.security import read_body
 from sacristan.runs.board.views import root
 from sacristan.runs.comparison.panels import CurveCache
-from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreAwayError, StoreError
+from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError, RunsError, StoreAwayError, StoreError
 from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.prefetching import prefetch
@@ -271,7 +271,7 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
         board = board_of(request)
         if board.visitor.role < needed:
             why = f"{board.visitor.name} has the role {board.visitor.role.word}; this needs the role {needed.word}"
-            return json_response({"error": why}, 403)
+            return _problem(board, request, why, 403)
         try:
             form = await read_body(request) if method == "POST" else {}
             is_navigation = request.headers.get("sec-fetch-dest") == "document"  # not fetched, saved or framed
@@ -291,7 +291,8 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
         except HTTPException as error:
             return _problem(board, request, error.detail, error.status_code)
         except RunsError as error:
-            problem = _problem(board, request, str(error), _status_of(error))
+            discarded = error.key if isinstance(error, DiscardedError) else ""
+            problem = _problem(board, request, str(error), _status_of(error), discarded)
             if isinstance(error, StoreAwayError):
                 problem.headers["retry-after"] = _RETRY_S
             return problem
@@ -312,7 +313,8 @@ def _reading(board: Board, progress: tuple[str, int, int]) -> Response:
     return HTMLResponse(page, 202, {"refresh": _RELOAD_S, "cache-control": "no-store"})
 
 
-def _problem(board: Board, request: Request, sentence: str, status: int) -> Response:
+def _problem(board: Board, request: Request, sentence: str, status: int, discarded: str = "") -> Response:
+    """Answer with why a page cannot be shown; `discarded` is the key of its run in the trash."""
     if "text/html" not in request.headers.get("accept", ""):
-        return json_response({"error": sentence}, status)
-    return HTMLResponse(render("problem.html", board=board, path="", problem=sentence), status)
+        return json_response({"error": sentence, **({"discarded": discarded} if discarded else {})}, status)
+    return HTMLResponse(render("problem.html", board=board, path="", problem=sentence, discarded=discarded), status)

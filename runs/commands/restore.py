@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JSON", "add_arguments", "main"]
 
-_TITLES = ("id", "name", "status", "discarded", "uid")
+_TITLES = ("id", "name", "status", "discarded", "by", "uid")
 
 
 # `from` is a keyword.
@@ -39,6 +39,7 @@ class InTrash(TypedDict):
         name: Name of the experiment.
         status: Status at the end.
         at: When it was moved to the trash, UTC.
+        by: Who moved it; empty if its record does not tell.
     """
 
     id: str
@@ -46,6 +47,7 @@ class InTrash(TypedDict):
     name: str
     status: str
     at: str
+    by: str
 
 
 JSON = list[Restored] | list[InTrash]
@@ -89,6 +91,7 @@ def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> 
                 Cell(entry.name),
                 Cell(entry.status, STATUS_STYLES.get(entry.status, "")),
                 Cell(time_text(entry.at.isoformat())),
+                Cell(entry.by or MISSING),
                 Cell(entry.uid or MISSING),
             ]
             for entry in entries
@@ -98,4 +101,5 @@ def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> 
 
 def _in_trash(entry: Discarded) -> InTrash:
     at = utc(entry.at.replace(tzinfo=None).isoformat())
-    return {"id": entry.id, "uid": entry.uid, "name": entry.name, "status": entry.status, "at": at}
+    named = {"id": entry.id, "uid": entry.uid, "name": entry.name, "status": entry.status}
+    return {**named, "at": at, "by": entry.by}

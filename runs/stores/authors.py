@@ -9,9 +9,12 @@ from typing import Any
 
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import storable_text
+from sacristan.runs.query.flattening import mappings_in
 
-__all__ = ["MOST_CHANGES", "Author", "entry_of", "with_changes"]
+__all__ = ["MOST_CHANGES", "TO_TRASH", "Author", "discarder", "entry_of", "with_changes"]
 
+# The change that moves a run to the trash.
+TO_TRASH = "moved to the trash"
 # Changes that a run keeps; the oldest go first.
 MOST_CHANGES = 100
 _MAX_TEXT = 200
@@ -43,6 +46,12 @@ def entry_of(author: Author, what: str) -> dict[str, Any]:
     text = text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
     now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
     return {"time": now, "by": storable_text(author.name)[:_MAX_TEXT], "via": author.via, "what": text}
+
+
+def discarder(changes: Any) -> str:
+    """Return who moved a run to the trash last, by its recorded changes; empty if they do not tell."""
+    names = [change.get("by") for change in mappings_in(changes) if change.get("what") == TO_TRASH]
+    return str(names[-1] or "") if names else ""
 
 
 def with_changes(

@@ -108,6 +108,7 @@ class Discarded:
         id: The id that it had in the store.
         uid: Its uid; None for a run of stock Sacred.
         at: When it was discarded, in UTC.
+        by: Who discarded it; empty if its record does not tell.
     """
 
     id: str
@@ -115,3 +116,9 @@ class Discarded:
     name: str
     status: str
     at: datetime
+    by: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its uid, or its former id, with which `Store.restore` brings it back."""
+        return self.uid or self.id

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from sacristan.runs.errors import RunNotFoundError
+from sacristan.runs.errors import DiscardedError, RunNotFoundError
 from sacristan.runs.query.filters import Question
 from sacristan.runs.stores.record import RunStore
 from sacristan.runs.stores.run import Run
@@ -42,11 +42,23 @@ def find_run(store: RunStore, key: str | int) -> Run:
         ids = ", ".join(f"{run.id} ({run.uid})" for run in matches[:5])
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
     if not matches:
-        id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
-        listing = ["sacristan", "ls", *([] if where == "my_runs" else ["--store", where])]
-        hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {shlex.join(listing)}"
-        raise RunNotFoundError(f"there is no run {text!r} in {where}; {hint}")
+        raise _absent(store, text)
     return matches[0]
+
+
+def _absent(store: RunStore, text: str) -> RunNotFoundError:
+    """Return the error of a key that stands for no run, with what to do next."""
+    there = [] if store.where == "my_runs" else ["--store", store.where]
+    discarded = next((one for one, _ in store.backend.trash() if text in (one.id, one.uid)), None)
+    if discarded is not None:
+        by = f" by {discarded.by}" if discarded.by else ""
+        command = shlex.join(["sacristan", *there, "restore", text])
+        why = f"run {text} was moved to the trash of {store.where}{by}; bring it back with: {command}"
+        return DiscardedError(why, discarded.key)
+    id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
+    listing = shlex.join(["sacristan", "ls", *there])
+    hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {listing}"
+    return RunNotFoundError(f"there is no run {text!r} in {store.where}; {hint}")
 
 
 def _by_uid(store: RunStore, beginning: str) -> list[Run]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from sacristan.runs.errors import RunNotFoundError, StoreError
+from sacristan.runs.stores.authors import TO_TRASH
 from sacristan.runs.stores.changes import GRACE_S, Discarded, Removed, StagedRun, explaining_failure
 from sacristan.runs.stores.notes import Notes
 from sacristan.runs.stores.record import RunStore
@@ -98,7 +99,7 @@ class WholeRuns:
             key = self._backend.remove(run, to_trash=to_trash)
             if to_trash:
                 with contextlib.suppress(StoreError):  # of a damaged record, or of one that may not be written
-                    self._notes.sign(key, "moved to the trash")
+                    self._notes.sign(key, TO_TRASH)
         self._store.tell("removing runs", len(chosen), len(chosen))
         return [run.id for run in chosen]
 

@@ -276,7 +276,7 @@ def test_rm_moves_runs_into_the_trash_from_which_they_come_back_as_they_were(lab
     assert "to restore: sacristan restore 3" in runs("rm", "--where", "lr>0.15", "--yes")
     assert [run.id for run in lab.store.find()] == ["1"]
     assert [run.id for run in lab.store.find(sort="train/loss.min", columns=["status"])] == ["1"]
-    assert "there is no run '2'" in runs("show", "2", code=1)
+    assert f"run 2 was moved to the trash of {lab.store.where} by " in runs("show", "2", code=1)
     listed = json.loads(runs("restore", "--json"))
     assert {(row["id"], row["name"], row["status"]) for row in listed} == {(id, "kept", "COMPLETED") for id in "23"}
     assert sorted(line.split()[0] for line in runs("restore").splitlines()) == ["2", "3", "id"]

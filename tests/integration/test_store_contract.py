@@ -15,7 +15,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Table
 from sacristan.runs import copy, open_store
-from sacristan.runs.errors import FilterError, RunNotFoundError, StoreError
+from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
 from sacristan.runs.transfer.copying import stage
@@ -323,6 +323,9 @@ def test_discarded_run_is_nowhere_until_it_comes_back(where, filled, origin):
     assert (filled.count(), filled.backend.get(["2"])) == (3, {})
     [discarded] = filled.trash()
     assert (discarded.id, discarded.uid, discarded.status) == ("2", origin.get("2").uid, "COMPLETED")
+    assert discarded.by == filled.author.name
+    with pytest.raises(DiscardedError, match=f"run 2 was moved to the trash of .* by {filled.author.name}; bring it"):
+        filled.get("2")
     [(_, place)] = filled.backend.trash()
     filled.restore("2")
     with pytest.raises(StoreError, match="no longer in the trash"):

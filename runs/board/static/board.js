@@ -24,9 +24,34 @@ export function announce(text) {
   announce.timer = setTimeout(() => place.classList.add("hidden"), 4000);
 }
 
+/** Show an error at a place, which null empties. After the login ended, a link logs in again in another tab, so that nothing typed is lost. */
+export function showError(place, error) {
+  place.textContent = error?.message ?? "";
+  const link = (text, more) => place.append(" ", Object.assign(document.createElement("a"), { href: location.href, textContent: text, ...more }));
+  if (error?.isLoggedOut) link("Log in again in a new tab, then go on here", { target: "_blank" });
+  else if (error?.found?.discarded && place.id === "outage") link("Restore it");
+}
+
+/** Return the error of a request that needs a login, and tell of it on the page until a request succeeds. */
+function loggedOut() {
+  const error = Object.assign(new Error("Your login has expired or was revoked."), { isLoggedOut: true });
+  showOutage(error);
+  return error;
+}
+
+/** Return the answer to a request; throws an error with `isAway` without one. */
+async function ask(url, options) {
+  const answer = await fetch(url, options).catch(() => {
+    throw Object.assign(new Error("the board does not answer"), { isAway: true });
+  });
+  if (answer.status === 401) throw loggedOut();
+  if (outage?.isLoggedOut) showOutage(null);
+  return answer;
+}
+
 /** Send a form to the server and return its answer; throws an error with the answer as `found`. */
 export async function post(path, pairs) {
-  const answer = await fetch(path, { method: "POST", body: new URLSearchParams(pairs) });
+  const answer = await ask(path, { method: "POST", body: new URLSearchParams(pairs) });
   const text = await answer.text();
   let found;
   try {
@@ -38,21 +63,23 @@ export async function post(path, pairs) {
   return found;
 }
 
-/** Show that the page may be out of date, and why; an empty text removes that. */
-function showOutage(why) {
-  const place = document.getElementById("outage");
-  const text = why && `This may be out of date: ${why}`;
-  if (place.textContent !== text) place.textContent = text; // screen readers read it once
+let outage = null;
+
+/** Show an error that keeps the page from following the store; null removes it. */
+function showOutage(error) {
+  if (error?.message !== outage?.message) { // screen readers read it once
+    const isPlain = !error || error.isLoggedOut || error.found?.discarded;
+    showError(document.getElementById("outage"), isPlain ? error : new Error(`This may be out of date: ${error.message}`));
+  }
+  outage = error;
 }
 
 /** Return the answer to a GET; throws the server's error, with `isAway` if the same request may succeed later. */
 export async function get(url, options = {}) {
-  const answer = await fetch(url, { ...options, headers: { accept: "application/json", ...options.headers } }).catch(() => {
-    throw Object.assign(new Error("the board does not answer"), { isAway: true });
-  });
+  const answer = await ask(url, { ...options, headers: { accept: "application/json", ...options.headers } });
   if (answer.ok || answer.status === 304) return answer;
   const found = await answer.json().catch(() => ({ error: `the server answered ${answer.status}` }));
-  throw Object.assign(new Error(found.error), { isAway: answer.status >= 500 });
+  throw Object.assign(new Error(found.error), { found, isAway: answer.status >= 500 });
 }
 
 /** Call a function again and again while the page is visible; it returns the seconds to the next call. */
@@ -64,9 +91,9 @@ export function repeat(look) {
     let seconds = 5;
     try {
       seconds = await look();
-      showOutage("");
+      showOutage(null);
     } catch (error) {
-      showOutage(error.message); // it may come back
+      showOutage(error); // it may come back
     }
     timer = setTimeout(next, 1000 * seconds);
   };

@@ -1,12 +1,12 @@
 // Fields of the runs: offered for grouping, and chosen as columns.
-import { root } from "./board.js";
+import { get, root } from "./board.js";
 import { go } from "./navigation.js";
 
 const $ = (id) => document.getElementById(id);
 let fields;
 
 async function loadFields() {
-  fields ??= fetch(`${root}/list/fields`).then((answer) => answer.json()).then((found) => found.fields);
+  fields ??= (await (await get(`${root}/list/fields`)).json()).fields;
   return fields;
 }
 

@@ -1,7 +1,7 @@
-// The page of a run follows the run: it requests itself again and replaces the parts that have changed.
+// A page follows what it shows, a run or the runs of all stores: it requests itself again and replaces the parts that have changed.
 import { localise, repeat, watch } from "./board.js";
 
-const followed = document.querySelector("[data-run]").dataset.followed || location.pathname + location.search;
+const followed = document.querySelector("[data-followed]")?.dataset.followed || location.pathname + location.search;
 const listeners = [];
 // The HTML of each part of the page as the server sent it; scripts change the page itself.
 const said = new Map([...document.querySelectorAll("[data-live]")].map((part) => [part.dataset.live, part.innerHTML]));

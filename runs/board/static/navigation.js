@@ -42,7 +42,7 @@ export async function go(address, { isBack = false, focus = "" } = {}) {
   document.getElementById("finding").replaceWith(finding);
   document.getElementById("list").replaceWith(list);
   for (const listener of listeners) listener();
-  if (focus) document.querySelector(focus)?.focus();
+  if (focus) document.querySelector(focus)?.focus({ preventScroll: true });
   await renewPanels(panels);
 }
 
@@ -76,7 +76,7 @@ document.addEventListener("submit", (event) => {
   if (!form) return;
   event.preventDefault();
   const pairs = [...new FormData(form)].filter(([, value]) => value.trim());
-  go(`${root}/runs?${new URLSearchParams(pairs)}`, { focus: document.activeElement.id ? `#${document.activeElement.id}` : "" });
+  go(`${root}/runs?${new URLSearchParams(pairs)}`, { focus: "#main" }); // keys are shortcuts again
 });
 
 window.addEventListener("popstate", () => go(location.href, { isBack: true }));

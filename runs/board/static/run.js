@@ -1,5 +1,5 @@
 // The page of a run: its tables, the note, copying commands, output as it comes.
-import { announce, get, localise, post, repeat, root } from "./board.js";
+import { announce, get, localise, post, repeat, root, showError } from "./board.js";
 import { look, onLook } from "./follow.js";
 import { makeSortable } from "./tables.js";
 
@@ -29,7 +29,7 @@ async function change(path, ...pairs) {
     await look().catch(() => {}); // the page looks again by itself
     return found;
   } catch (error) {
-    problem.textContent = error.message;
+    showError(problem, error);
     if (error.found?.name !== undefined) name.dataset.version = error.found.version; // saving again replaces it
     return null;
   }
@@ -46,13 +46,17 @@ document.addEventListener("submit", async (event) => {
   if (!event.target.dataset.names) return;
   event.preventDefault();
   if (event.target.dataset.names === "new-tags") {
-    if (newTags.value.trim() && (await change(`${root}/list/tag`, ["add", newTags.value]))) newTags.value = "";
+    if (newTags.value.trim() && (await change(`${root}/list/tag`, ["add", newTags.value]))) {
+      newTags.value = "";
+      newTags.blur();
+    }
     return;
   }
   const found = await change(`${root}/list/rename`, ["name", name.value], ["version", name.dataset.version]);
   if (!found) return;
   name.value = name.defaultValue = found.name;
   name.dataset.version = found.version;
+  name.blur(); // keys are shortcuts again
 });
 
 document.addEventListener("keydown", ({ key, target }) => {
@@ -93,7 +97,7 @@ form?.addEventListener("submit", async (event) => {
     theirs.hidden = true;
     state.textContent = found.done;
   } catch (error) {
-    state.textContent = error.message;
+    showError(state, error);
     if (!error.found?.version) return;
     // Who has seen it may replace it.
     note.dataset.version = error.found.version;

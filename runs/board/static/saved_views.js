@@ -1,5 +1,5 @@
 // Named views: a list to open and remove, and a form that saves what is shown.
-import { announce, get, post, root } from "./board.js";
+import { announce, get, post, root, showError } from "./board.js";
 
 const $ = (id) => document.getElementById(id);
 const dialog = $("views-dialog");
@@ -29,18 +29,18 @@ async function change(path, pairs) {
   const problem = form.querySelector(".problem");
   try {
     announce((await post(path, pairs)).done);
-    problem.textContent = "";
+    showError(problem, null);
     form.reset();
+    await load();
   } catch (error) {
-    problem.textContent = error.message;
+    showError(problem, error);
+    await load().catch(() => {});
   }
-  await load();
 }
 
 document.addEventListener("click", async (event) => {
   if (!event.target.closest("#show-views")) return;
-  await load().catch((error) => announce(error.message));
-  dialog.showModal();
+  await load().then(() => dialog.showModal(), (error) => announce(error.message));
 });
 
 form?.addEventListener("submit", (event) => {

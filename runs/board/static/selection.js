@@ -1,5 +1,5 @@
 // The selection of runs, and what is done with it.
-import { announce, get, onKey, post, root } from "./board.js";
+import { announce, get, onKey, post, root, showError } from "./board.js";
 import { go, onView } from "./navigation.js";
 import { download } from "./plots.js";
 import { keepSelected, onSelected, selected } from "./selected.js";
@@ -7,6 +7,8 @@ import { keepSelected, onSelected, selected } from "./selected.js";
 const $ = (id) => document.getElementById(id);
 const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkbox]")];
 const PART = 200;
+// Runs that a dialog lists by name.
+const LISTED = 200;
 let last = null;
 
 /** Show which rows are selected, and what can be done with them. */
@@ -22,9 +24,45 @@ export function showSelection() {
   $("actions").hidden = selected.size === 0;
   $("select-all").hidden = !$("all").checked || !document.querySelector("#list [rel=next], #list [rel=prev]");
   $("select-all").textContent = `Select all ${$("total").textContent} that match`;
-  const text = `${selected.size.toLocaleString("en")} ${selected.size === 1 ? "run" : "runs"}`;
+  const text = countOf(selected.size);
   $("num-selected").textContent = `${text} selected`;
+  const num = unseen().length;
+  $("unseen").hidden = num === 0;
+  $("num-unseen").textContent = `${num.toLocaleString("en")} of them ${num === 1 ? "is" : "are"} not shown`;
   for (const place of document.querySelectorAll("dialog .count")) place.textContent = text;
+}
+
+const countOf = (num) => `${num.toLocaleString("en")} ${num === 1 ? "run" : "runs"}`;
+
+/** Return the selected runs without a row on the page. */
+function unseen() {
+  const shown = new Set(boxes().map((box) => box.value));
+  return [...selected].filter((id) => !shown.has(id));
+}
+
+/** Open a dialog that says which runs it is about, those without a row on the page first. */
+async function open(dialog) {
+  const place = dialog.querySelector("[data-chosen]");
+  const away = new Set(unseen());
+  const all = [...away, ...[...selected].filter((id) => !away.has(id))];
+  place.replaceChildren();
+  showError(dialog.querySelector(".problem"), null);
+  dialog.showModal();
+  const asked = all.slice(0, LISTED);
+  const { runs } = await (await get(`${root}/list/names?${new URLSearchParams(asked.map((id) => ["run", id]))}`)).json();
+  const known = new Set(runs.map(({ id }) => id));
+  const gone = asked.filter((id) => !known.has(id));
+  for (const id of gone) selected.delete(id);
+  const parts = [[`Not shown on the page: ${away.size.toLocaleString("en")}`, runs.filter(({ id }) => away.has(id))], ["Shown", runs.filter(({ id }) => !away.has(id))]];
+  for (const [title, some] of away.size ? parts : [["", runs]]) {
+    if (title && some.length) place.append(Object.assign(document.createElement("h3"), { textContent: title }));
+    const list = document.createElement("ul");
+    list.append(...some.map(({ id, name, status }) => Object.assign(document.createElement("li"), { textContent: `${id}  ${name}, ${status}` })));
+    if (some.length) place.append(list);
+  }
+  const notes = [all.length > LISTED ? `and ${countOf(all.length - LISTED)} more` : "", gone.length ? `${countOf(gone.length)} no longer in the store left the selection` : ""];
+  for (const text of notes.filter(Boolean)) place.append(Object.assign(document.createElement("p"), { className: "dim", textContent: text }));
+  if (gone.length) keepSelected();
 }
 
 function select(box, on) {
@@ -61,7 +99,7 @@ async function change(dialog, path, pairs) {
     dialog.close();
     return true;
   } catch (error) {
-    dialog.querySelector(".problem").textContent = error.message;
+    showError(dialog.querySelector(".problem"), error);
     return false;
   }
 }
@@ -91,20 +129,41 @@ async function report() {
 
 const ACTIONS = {
   "select-all": selectAll,
-  export: exportTable,
-  report,
+  "drop-unseen": () => unseen().forEach((id) => selected.delete(id)),
+  export: () => open($("export-dialog")),
   unselect: () => selected.clear(),
   only: () => go(chosen(`${root}/runs`)),
   compare: () => location.assign(chosen(`${root}/compare`)),
-  tag: () => $("tag-dialog").showModal(),
-  discard: () => $("discard-dialog").showModal(),
+  tag: () => open($("tag-dialog")),
+  discard: async () => {
+    $("discard-now").disabled = true;
+    await open($("discard-dialog"));
+    $("discard-now").disabled = selected.size === 0;
+  },
 };
+
+function showProblem(error) {
+  const place = document.querySelector("dialog[open] .problem");
+  if (place) showError(place, error);
+  else announce(error.message);
+}
+
+/** Save what a function makes of the selection, and close the dialog. */
+async function save(make) {
+  const dialog = $("export-dialog");
+  try {
+    await make();
+    dialog.close();
+  } catch (error) {
+    showError(dialog.querySelector(".problem"), error);
+  }
+}
 
 /** Make the page select and change runs; `look` shows what has changed. */
 export function startSelection(look) {
   document.addEventListener("click", (event) => {
     const action = event.target.closest("#actions button")?.id;
-    if (action) Promise.resolve(ACTIONS[action]()).catch((error) => announce(error.message));
+    if (action) Promise.resolve(ACTIONS[action]()).catch(showProblem);
     const box = event.target.closest("#runs tbody input[type=checkbox]");
     if (box) {
       const all = boxes();
@@ -119,6 +178,8 @@ export function startSelection(look) {
     for (const box of boxes()) select(box, target.checked);
     keepSelected();
   });
+  $("export-csv").addEventListener("click", () => save(exportTable));
+  $("export-report").addEventListener("click", () => save(report));
   $("discard-now")?.addEventListener("click", async () => {
     if (!(await change($("discard-dialog"), `${root}/list/discard`, []))) return;
     selected.clear();

@@ -21,6 +21,7 @@ from sacristan.runs.query.index.fields import NOT_HELD
 from sacristan.runs.query.index.index import Index
 from sacristan.runs.query.index.scanning import has_record, require_folder
 from sacristan.runs.query.names import full_name, is_searchable
+from sacristan.runs.stores.authors import discarder
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.contract import PARTS, Change, RunRow, StoredRun
 from sacristan.runs.stores.folders.adding import move_in
@@ -156,7 +157,8 @@ class FolderBackend(FolderRecords):
             else:
                 uid, name = document.get("uid"), mapping_of(document.get("experiment")).get("name")
                 texts = [text if isinstance(text, str) else "" for text in (uid, name)]
-                discarded = Discarded(id, texts[0] or None, texts[1], status_of(document, folder), at)
+                status, by = status_of(document, folder), discarder(document.get("changes"))
+                discarded = Discarded(id, texts[0] or None, texts[1], status, at, by)
             listed.append((discarded, (place, folder)))
         return listed
 

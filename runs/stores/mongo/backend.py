@@ -19,6 +19,7 @@ from sacristan.runs.query.flattening import mapping_of, mappings_in, without_pic
 from sacristan.runs.query.index.fields import flatten
 from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
 from sacristan.runs.query.times import DURATION, duration_s
+from sacristan.runs.stores.authors import discarder
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.contract import RunRow, StoredRun
 from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
@@ -298,7 +299,8 @@ def _discarded(document: Document) -> Discarded:
     uid = kept.get("uid") if isinstance(kept.get("uid"), str) else None
     at = (kept["at"] if isinstance(kept.get("at"), datetime) else datetime(1970, 1, 1)).replace(tzinfo=UTC)
     status = true_status(kept, kept.get("lease"))
-    return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at)
+    by = discarder(from_bson(document.get("changes")))
+    return Discarded(str(document["_id"]), uid, str(name or ""), str(status or ""), at, by)
 
 
 def _in_order(rows: Sequence[RunRow], question: Question) -> list[RunRow]:

@@ -91,7 +91,8 @@ class Remover:
 
     def trash(self) -> list[dict[str, Any]]:
         """Return the documents of the runs in the trash, last discarded first."""
-        return list(self.runs.find(IN_TRASH, {TRASH: 1, "experiment.name": 1}, sort=[(f"{TRASH}.at", -1), ("_id", -1)]))
+        shown = {TRASH: 1, "experiment.name": 1, "changes": 1}
+        return list(self.runs.find(IN_TRASH, shown, sort=[(f"{TRASH}.at", -1), ("_id", -1)]))
 
     def restore(self, key: Any) -> None:
         """Restore a run from the trash; raise a StoreError if it is no longer there."""

@@ -25,6 +25,7 @@ WRITES = {
     "/list/view": (Role.NOTE, {"name": "new", "shared": "1"}),
     "/list/view/remove": (Role.NOTE, {"version": "none"}),
     "/list/discard": (Role.WRITE, {"run": "1"}),
+    "/trash/restore": (Role.WRITE, {"run": "1"}),
 }
 
 
@@ -51,7 +52,7 @@ def test_every_write_needs_its_role(client_of, own_store, file):
             answer = client.post(route.path, data=form)
             assert (answer.status_code == 403) is (role < needed), (role, route.path, answer.text)
         with open_store(own_store) as store:
-            assert [run.tags for run in store.find([("id", "==", "1")])] == {0: [[]], 1: [["new"]], 2: []}[role]
+            assert [run.tags for run in store.find([("id", "==", "1")])] == {0: [[]], 1: [["new"]], 2: [["new"]]}[role]
 
 
 def test_pages_offer_what_the_role_may_do(client_of, recorded, file):

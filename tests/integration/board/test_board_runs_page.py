@@ -280,8 +280,10 @@ def test_all_that_match_are_selected_over_pages_and_changed(watched, serve, own_
     page.check("#all")
     page.click("#select-all")
     page.wait_for_selector("#num-selected:text-is('58 runs selected')")
+    assert page.locator("#num-unseen").inner_text() == "50 of them are not shown"
+    page.click("#export")
     with page.expect_download() as download:
-        page.click("#export")
+        page.click("#export-csv")
     download.value.save_as(tmp_path / "runs.csv")
     rows = (tmp_path / "runs.csv").read_text().splitlines()
     assert (rows[0], len(rows)) == ("id,lr,model", 59)
@@ -292,8 +294,9 @@ def test_all_that_match_are_selected_over_pages_and_changed(watched, serve, own_
     page.wait_for_selector("#tag-dialog", state="hidden")
     with open_store(store) as opened:
         assert opened.count("tags.small=True") == 58
+    page.click("#export")
     with page.expect_download() as download:
-        page.click("#report")
+        page.click("#export-report")
     assert download.value.suggested_filename == "report.html"
     download.value.save_as(tmp_path / "report.html")
     assert "58 runs" in (tmp_path / "report.html").read_text()
