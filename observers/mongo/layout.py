@@ -9,6 +9,7 @@ No other module knows the names:
     artifacts         one document per version of an artifact
     sweeps, sweep_... sweeps: their definitions, claims, agents and trials
     views             named views of the runs
+    reports, report_versions   pages of Markdown about the runs, and their earlier versions
     removed           uids of removed runs, which are not delivered again, and contents that are about to be removed
     fs.files, .chunks contents of files, in GridFS
 
@@ -74,12 +75,16 @@ _RESERVED = (
     "sweep_trials",
     "sweep_journal",
     "views",
+    "reports",
+    "report_versions",
     "_properties",
     "search_space",
     "search_spaces",
 )
 # Collections without ids of files; others may have some, including those of other programs.
-_WITHOUT_FILES = re.compile(r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+|views)")
+_WITHOUT_FILES = re.compile(
+    r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+|views|reports|report_versions)"
+)
 
 
 class Collections:
@@ -106,8 +111,15 @@ class Collections:
         self.sweep_trials: Collection[Document] = database[f"{start}sweep_trials"]
         self.sweep_journal: Collection[Document] = database[f"{start}sweep_journal"]
         self.views: Collection[Document] = database[f"{start}views"]
+        self.reports: Collection[Document] = database[f"{start}reports"]
+        self.report_versions: Collection[Document] = database[f"{start}report_versions"]
         self.files: Collection[Document] = database.fs.files
         self.file_chunks: Collection[Document] = database.fs.chunks
+
+    def named(self, kind: str) -> Collection[Document]:
+        """Return a collection by the name that it has here, such as `sweeps`."""
+        collection: Collection[Document] = getattr(self, kind)
+        return collection
 
     @functools.cached_property
     def sent(self) -> Collections:

@@ -101,5 +101,4 @@ def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> 
 
 def _in_trash(entry: Discarded) -> InTrash:
     at = utc(entry.at.replace(tzinfo=None).isoformat())
-    named = {"id": entry.id, "uid": entry.uid, "name": entry.name, "status": entry.status}
-    return {**named, "at": at, "by": entry.by}
+    return InTrash(id=entry.id, uid=entry.uid, name=entry.name, status=entry.status, at=at, by=entry.by)

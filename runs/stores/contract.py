@@ -6,7 +6,7 @@ A store differs from others in five things; everything else is written once abov
 * it reads parts of a run (`part`, `files`, `media`, `output`, `series`, ...);
 * it keeps versions of artifacts (`artifacts`, `artifact_versions`, `fetch_version`);
 * it adds and removes whole runs (`add`, `remove`, `trash`, `restore`, `reclaim`);
-* it keeps `documents`: what people note on runs, saved views, claims on work, sweeps. A change of one is atomic.
+* it keeps `documents`: notes on runs, saved views, reports, claims on work, sweeps. A change of one is atomic.
 
 A package of your own adds a store for the URLs of a scheme by an entry point of the group `sacristan.stores` that names
 the scheme, and leads to a function of the URL that returns a `Backend`; see `sacristan.runs.stores.opening`. The tests
@@ -113,6 +113,8 @@ class Documents(abc.ABC):
     | `notes` | a run | empty | `Run.notes`: tags, note, display name, reproductions, changes |
     | `messages` | a run | an event | `state`: `sent`, `unsent`, or when somebody began to send it, in ISO 8601 |
     | `views` | empty | letters and digits | a saved view |
+    | `reports` | empty | letters and digits | a report, as it is now |
+    | `report_versions` | empty | REPORTvNUMBER | an earlier version of a report |
 
     The owner of a run's documents is its `Run.key`.
     """

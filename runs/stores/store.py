@@ -19,6 +19,7 @@ from sacristan.runs.stores.field_names import FieldNames, require_searchable
 from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
 from sacristan.runs.stores.messages import Messages
 from sacristan.runs.stores.notes import Notes
+from sacristan.runs.stores.reports import Reports
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.run_list import RunList
@@ -51,7 +52,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     Attributes:
         where: The folder, or the URL without credentials.
         backend: The folder or the database, with operations that users do not need.
-        views: Named views, which the board shows.
+        views, reports: Named views, and pages of Markdown, which the board shows.
         messages: Who sends which message about a run.
         on_progress: Called now and then during long work with the task, the amount done and the total.
         author: Who changes runs, which they keep; by default the user of this process.
@@ -67,10 +68,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
     """
 
     def __init__(self, backend: Backend, open_folder: Callable[[Path], Store] | None = None) -> None:
-        self.backend = backend
-        self.where = backend.where
+        self.backend, self.where = backend, backend.where
         self.author = Author.of_process()
         self.views = SavedViews(backend.documents)
+        self.reports = Reports(backend.documents)
         self.messages = Messages(backend.documents)
         self._open_folder = open_folder
         self._notes = Notes(self)

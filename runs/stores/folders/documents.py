@@ -19,12 +19,14 @@ from sacristan.runs.stores.folders.records import read_document
 
 __all__ = ["FolderDocuments"]
 
-# A larger file is no saved view.
+# A larger file is no saved view and no report.
 _MAX_VIEW_BYTES = 2**20
+# Kinds that people share, each in a folder of its own.
+_SHARED = ("views", "reports", "report_versions")
 
 
 class FolderDocuments(Documents):
-    """The documents of a folder: `.views/NAME.json`; and in the folder of a run its notes, and `notified/EVENT`."""
+    """The documents of a folder: `.views/NAME.json` and so on; and in that of a run its notes, and `notified/EVENT`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -42,8 +44,8 @@ class FolderDocuments(Documents):
 
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
         path = self._path(kind, owner, name)
-        with naming_os_errors(f"{path if kind == 'views' else path.parent} cannot be written"):
-            if kind == "views":
+        with naming_os_errors(f"{path if kind in _SHARED else path.parent} cannot be written"):
+            if kind in _SHARED:
                 make_shared(path.parent, self.folder)
             elif kind == "messages":
                 if not path.parent.parent.is_dir():
@@ -59,8 +61,8 @@ class FolderDocuments(Documents):
                         return True
 
     def _path(self, kind: str, owner: Any, name: str) -> Path:
-        if kind == "views":
-            return self.folder / ".views" / f"{name}.json"
+        if kind in _SHARED:
+            return self.folder / f".{kind}" / f"{name}.json"
         return SentMessages(self.folder / owner).path(name) if kind == "messages" else self.folder / owner / NOTES
 
 
@@ -96,7 +98,7 @@ def _save(path: Path, document: Any) -> bool:
     return True
 
 
-def _save_view(path: Path, document: Any) -> bool:
+def _save_shared(path: Path, document: Any) -> bool:
     if document is None:
         path.unlink(missing_ok=True)
         return True
@@ -119,4 +121,4 @@ def _save_message(path: Path, document: Any) -> bool:
     return True
 
 
-_SAVE = {"views": _save_view, "messages": _save_message}
+_SAVE = {"messages": _save_message, **dict.fromkeys(_SHARED, _save_shared)}

@@ -1,4 +1,4 @@
-"""Small documents of a database: entries of the runs' documents, and a collection of saved views."""
+"""Small documents of a database: entries of the runs' documents, and collections of saved views and of reports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _MOST_TRIES = 100
 
 
 class MongoDocuments(Documents):
-    """The documents of a database: the collection of views; and in a run's document its notes, and `notified.EVENT`."""
+    """Collections of the documents that people share; and in the document of a run its notes, and `notified.EVENT`."""
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self._mongo = mongo
 
     def read(self, kind: str, owner: Any = "", name: str | None = None) -> dict[str, Any]:
         with self._mongo.errors():
-            if kind == "views":
+            if kind not in _OF_RUNS:
                 wanted = {} if name is None else {"_id": name}
-                found = self._mongo.collections.views.find(wanted)
+                found = self._mongo.collections.named(kind).find(wanted)
                 return {str(view.pop("_id")): from_bson(view) for view in found}
             assert name is not None
             if kind == "messages":
@@ -44,25 +44,30 @@ class MongoDocuments(Documents):
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
         with self._mongo.errors():
             for _ in range(_MOST_TRIES):
-                if (is_changed := _CHANGE[kind](self, owner, name, change)) is not None:
-                    return is_changed
-        what = f"the notes of run {owner} are" if kind == "notes" else "the view is"
+                changed = (
+                    _OF_RUNS[kind](self, owner, name, change)
+                    if kind in _OF_RUNS
+                    else self._change_own(kind, name, change)
+                )
+                if changed is not None:
+                    return changed
+        what = f"the notes of run {owner} are" if kind == "notes" else f"{name!r} of the {kind} is"
         raise StoreError(f"{what} changed by others all the time; try again")
 
     # Each of the following returns None if another process wrote first.
 
-    def _change_view(self, _: Any, name: str, change: Change) -> bool | None:
-        views = self._mongo.confirmed.views
-        now = views.find_one({"_id": name})
+    def _change_own(self, kind: str, name: str, change: Change) -> bool | None:
+        documents = self._mongo.confirmed.named(kind)
+        now = documents.find_one({"_id": name})
         before = now and {key: value for key, value in now.items() if key != "_id"}
         new = change(before)
         if new == before:
             return False
         if new is None:
-            return bool(views.delete_one(now or {}).deleted_count) or None
+            return bool(documents.delete_one(now or {}).deleted_count) or None
         if now is None:
-            return _inserted(views, {"_id": name, **new}) or None
-        return bool(views.replace_one(now, {"_id": name, **new}).matched_count) or None
+            return _inserted(documents, {"_id": name, **new}) or None
+        return bool(documents.replace_one(now, {"_id": name, **new}).matched_count) or None
 
     def _change_message(self, owner: Any, name: str, change: Change) -> bool | None:
         runs, field = self._mongo.confirmed.runs, f"notified.{name}"
@@ -101,8 +106,7 @@ class MongoDocuments(Documents):
         return found
 
 
-_CHANGE = {
-    "views": MongoDocuments._change_view,
+_OF_RUNS = {
     "messages": MongoDocuments._change_message,
     "notes": MongoDocuments._change_notes,
 }
