@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.configs.standard_streams import OutputError, checked_output, hold_standard_descriptors
-from sacristan.runs.commands import COMMANDS, GROUPS
+from sacristan.runs.commands import COMMANDS, GROUPS, load, name_of
 from sacristan.runs.commands.terminal.arguments import Parser, add_store
 from sacristan.runs.errors import RunsError
 
@@ -118,9 +118,9 @@ class _GroupingParser(Parser):
         formatter.add_text(self.description)
         [commands] = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
         listed = {action.dest: action for action in commands._choices_actions}
-        for title, names in {_START: ["run", "new", *READY], **GROUPS}.items():
+        for title, homes in {_START: ["run", "new", *READY], **GROUPS}.items():
             formatter.start_section(title)
-            formatter.add_arguments([listed[name.rstrip("_")] for name in names])
+            formatter.add_arguments([listed[name_of(home)] for home in homes])
             formatter.end_section()
         formatter.start_section("options")
         formatter.add_arguments([action for action in self._actions if action is not commands])
@@ -144,14 +144,13 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         return listed if is_listed else Parser(**options)
 
     commands = parser.add_subparsers(metavar="COMMAND", parser_class=cast("type[Parser]", parser_of))
-    modules = {f"sacristan.runs.commands.{name}": help for name, help in COMMANDS.items()}
-    for module, help in {"sacristan.new": _NEW, **modules}.items():
-        name = module.rpartition(".")[2].rstrip("_")
+    for home, help in {"new": _NEW, **COMMANDS}.items():
+        name = name_of(home)
         is_listed = words is not None and name not in words
         description = f"{help[0].upper()}{help[1:]}."
         command = commands.add_parser(name, help=help, description=description, is_listed=is_listed)
         if not is_listed:
-            loaded = importlib.import_module(module)
+            loaded = importlib.import_module("sacristan.new") if name == "new" else load(home)
             if name != "new":
                 add_store(command)
             loaded.add_arguments(command)

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.commands.terminal.arguments import add_json, bound, open_given
 from sacristan.runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
-from sacristan.runs.commands.terminal.tables import Cell, Column, print_row, print_table
-from sacristan.runs.commands.terminal.text import is_terminal, print_json, print_text, print_to_stderr
+from sacristan.runs.commands.terminal.text import (
+    Cell,
+    Column,
+    is_terminal,
+    print_json,
+    print_row,
+    print_table,
+    print_text,
+    print_to_stderr,
+)
 from sacristan.runs.documents.run_documents import COLUMNS, LISTED, Listing, list_runs, listed_run
 from sacristan.runs.query.texts import (
     MISSING,

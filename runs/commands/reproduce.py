@@ -17,8 +17,15 @@ from sacristan.runs.commands.terminal.arguments import (
     split_rest,
     typed_store,
 )
-from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
-from sacristan.runs.commands.terminal.text import print_json, print_sources, print_text, print_to_stderr
+from sacristan.runs.commands.terminal.text import (
+    Cell,
+    Column,
+    print_json,
+    print_sources,
+    print_table,
+    print_text,
+    print_to_stderr,
+)
 from sacristan.runs.documents.compared import RunKey, run_key
 from sacristan.runs.errors import LaunchError, naming_os_errors
 from sacristan.runs.query.texts import value_text

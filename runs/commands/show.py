@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
 from sacristan.runs.commands.terminal.outcomes import print_problems
-from sacristan.runs.commands.terminal.tables import Cell, Column, print_table
-from sacristan.runs.commands.terminal.text import print_json, print_text
+from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
 from sacristan.runs.documents.run_documents import SHOWN, shown_run
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from sacristan.runs.query.names import REFUSED

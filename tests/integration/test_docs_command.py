@@ -9,7 +9,7 @@ import sysconfig
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.commands import docs
+from sacristan.runs.commands import tools
 from tests.labs import copy_lab
 from tests.processes import imported, run
 from tests.terminals import run_in_terminal
@@ -93,7 +93,7 @@ def test_docs_of_a_wheel_are_below_the_prefix(lab, pages, tmp_path, monkeypatch,
     installed = tmp_path / "share" / "sacristan" / "docs"
     installed.parent.mkdir(parents=True)
     pages.rename(installed)
-    monkeypatch.setattr(docs, "_LAB", lab)
+    monkeypatch.setattr(tools, "_LAB", lab)
     monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
     assert main(["docs", "sweep"]) == 0
     assert capsys.readouterr().out == f"{installed}/sweeping.md\n"

@@ -16,7 +16,7 @@ from sacristan import runs
 from sacristan.__main__ import main, make_parser
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
-from sacristan.runs.commands import COMMANDS
+from sacristan.runs.commands import COMMANDS, name_of
 from sacristan.runs.rerun.planning import planned
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.reproducing import carry_out
@@ -182,7 +182,7 @@ def words_of(parser):
 
 
 PARSERS = next(action.choices for action in make_parser()._actions if isinstance(action, argparse._SubParsersAction))
-TRIED = [name for module in COMMANDS if (name := module.rstrip("_")) not in UNTRIED]
+TRIED = [name for name in map(name_of, COMMANDS) if name not in UNTRIED]
 WORDS = {name: SPECIAL.get(name, words_of(PARSERS[name])) for name in TRIED}
 
 

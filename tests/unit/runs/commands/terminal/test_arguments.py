@@ -1,7 +1,6 @@
 import pytest
 
 from sacristan.__main__ import main, make_parser
-from sacristan.runs import commands
 
 LIMITED = [
     [*words, "--limit", "-1"] for words in (["ls"], ["export"], ["plot", "--metric", "x"], ["report", "-o", "x"])
@@ -55,10 +54,9 @@ def test_typing_errors_are_told_with_what_was_expected(words, message, capsys, m
 
 
 def test_interrupt_while_a_command_is_imported_ends_quietly(capsys, monkeypatch):
-    class Impatient(dict):
-        def items(self):
-            raise KeyboardInterrupt
+    def interrupted(home):
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr("sacristan.__main__.COMMANDS", Impatient(commands.COMMANDS))
+    monkeypatch.setattr("sacristan.__main__.load", interrupted)
     assert main(["ls"]) == 130
     assert capsys.readouterr() == ("", "")

@@ -1,0 +1,183 @@
+"""Commands that remove runs and bring them back: `rm`, `restore`, `gc`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from sacristan.runs.commands.terminal.arguments import add_json, add_runs, open_given
+from sacristan.runs.commands.terminal.outcomes import RemovedRuns, print_removed
+from sacristan.runs.commands.terminal.selection import add_conditions, choose_runs
+from sacristan.runs.commands.terminal.text import (
+    Cell,
+    Column,
+    harmless,
+    print_json,
+    print_table,
+    print_text,
+    print_to_stderr,
+)
+from sacristan.runs.errors import RunsError, StoreError
+from sacristan.runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
+from sacristan.runs.stores.run_list import HANDFUL, census
+
+if TYPE_CHECKING:
+    from sacristan.runs.stores.changes import Discarded
+    from sacristan.runs.stores.run import Run
+
+__all__ = ["Gc", "Restore", "Rm"]
+
+_MAX_SHOWN = 20
+_COLUMNS = ("name", "status", "start_time")
+_TITLES = ("id", "name", "status", "discarded", "by", "uid")
+
+# `from` is a keyword.
+Restored = TypedDict("Restored", {"id": str, "uid": str | None, "from": str})
+Restored.__doc__ = """A run that was restored.
+
+Attributes:
+    id, uid: The run.
+    from: The former id or uid that was typed.
+"""
+
+
+class Rm:
+    """`rm`: move runs to the trash, or delete them for good."""
+
+    JSON = RemovedRuns
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where or --tag")
+        add_conditions(parser)
+        parser.add_argument("--now", action="store_true", help="delete at once, with the files that no other run uses")
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        add_json(parser)
+
+    @staticmethod
+    def main(arguments: argparse.Namespace) -> int:
+        """Remove the runs, after asking."""
+        with open_given(arguments) as store:
+            chosen, _ = choose_runs(store, arguments, _COLUMNS, lists=False)
+            if arguments.yes:
+                if len(chosen) > HANDFUL:
+                    print_to_stderr(f"removing {census(chosen)}")
+            else:
+                if not (sys.stdin.isatty() and sys.stderr.isatty()):
+                    raise RunsError(f"rm removes {census(chosen)}; add --yes if nobody can be asked")
+                if not _is_agreed(chosen, store.where, arguments.now):
+                    print_to_stderr("nothing is removed")
+                    return 1
+            removed = store.remove(chosen) if arguments.now else store.discard(chosen)
+            print_removed(removed, in_json=arguments.json, in_trash=not arguments.now)
+        return 0
+
+
+def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:
+    for run in chosen[:_MAX_SHOWN]:
+        try:
+            text = f"{run.name}  {run.status}  {time_text(run['start_time'])}"
+        except StoreError:
+            text = "cannot be read"
+        print_to_stderr(f"  {run.id}  {text}")
+    if len(chosen) > _MAX_SHOWN:
+        print_to_stderr(f"  and {len(chosen) - _MAX_SHOWN} more")
+    what = f"remove {census(chosen)} from {where}{' for good' if now else ''}? [y/N] "
+    print(harmless(what), end="", file=sys.stderr)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+class InTrash(TypedDict):
+    """A run in the trash.
+
+    Attributes:
+        id: Id that it had in the store.
+        uid: Globally unique id; null for a run of stock Sacred.
+        name: Name of the experiment.
+        status: Status at the end.
+        at: When it was moved to the trash, UTC.
+        by: Who moved it; empty if its record does not tell.
+    """
+
+    id: str
+    uid: str | None
+    name: str
+    status: str
+    at: str
+    by: str
+
+
+class Restore:
+    """`restore`: bring runs back from the trash."""
+
+    JSON = list[Restored] | list[InTrash]
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        help = "former ids, uids, or beginnings of uids; without any, list the trash"
+        parser.add_argument("runs", nargs="*", metavar="RUN", help=help)
+        add_json(parser)
+
+    @staticmethod
+    def main(arguments: argparse.Namespace) -> int:
+        """Restore the runs, or list the trash."""
+        with open_given(arguments) as store:
+            if arguments.runs:
+                _print_restored([(key, store.restore(key)) for key in arguments.runs], in_json=arguments.json)
+            else:
+                _print_trash(store.trash(), store.where, in_json=arguments.json)
+        return 0
+
+
+def _print_restored(runs: Sequence[tuple[str, Run]], *, in_json: bool) -> None:
+    # Pairs, as several runs may have had the same id.
+    if in_json:
+        print_json([{"id": run.id, "uid": run.uid, "from": key} for key, run in runs])
+        return
+    for key, run in runs:
+        print_text(f"run {run.id} is back" if key == run.id else f"run {key} was restored as run {run.id}")
+
+
+def _print_trash(entries: Sequence[Discarded], where: str, *, in_json: bool) -> None:
+    if in_json:
+        print_json([_in_trash(entry) for entry in entries])
+    elif not entries:
+        print_text(f"the trash is empty in {where}")
+    else:
+        rows = [
+            [
+                Cell(entry.id),
+                Cell(entry.name),
+                Cell(entry.status, STATUS_STYLES.get(entry.status, "")),
+                Cell(time_text(entry.at.isoformat())),
+                Cell(entry.by or MISSING),
+                Cell(entry.uid or MISSING),
+            ]
+            for entry in entries
+        ]
+        print_table([Column(title, is_kept=title == "id") for title in _TITLES], rows)
+
+
+def _in_trash(entry: Discarded) -> InTrash:
+    at = utc(entry.at.replace(tzinfo=None).isoformat())
+    return InTrash(id=entry.id, uid=entry.uid, name=entry.name, status=entry.status, at=at, by=entry.by)
+
+
+class Gc:
+    """`gc`: remove files that no run uses."""
+
+    JSON = RemovedRuns
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        add_json(parser)
+
+    @staticmethod
+    def main(arguments: argparse.Namespace) -> int:
+        """Remove the files, and print the reclaimed space."""
+        with open_given(arguments) as store:
+            print_removed(store.collect(), in_json=arguments.json)
+        return 0
