@@ -21,12 +21,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, NamedTuple, TextIO
 
 from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
+from sacristan.experiments.running import pseudo_terminals
 from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.files import Descriptor
 
@@ -76,9 +78,10 @@ def read_parts(out: CapturedStdout) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def capturing_in_order() -> Iterator[None]:
+def capturing_in_order(*, keeps_terminals: bool = False) -> Iterator[None]:
     """Make Sacred capture descriptors by `tee_in_order` in the block."""
-    before, stdout_capturing.tee_output_fd = stdout_capturing.tee_output_fd, tee_in_order
+    tee = partial(tee_in_order, keeps_terminals=keeps_terminals)
+    before, stdout_capturing.tee_output_fd = stdout_capturing.tee_output_fd, tee
     try:
         yield
     finally:
@@ -86,11 +89,12 @@ def capturing_in_order() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tee_in_order() -> Iterator[CapturedStdout]:
+def tee_in_order(*, keeps_terminals: bool = False) -> Iterator[CapturedStdout]:
     """Copy the descriptors 1 and 2 to a file, in the order of writing, as Sacred's `tee_output_fd` does.
 
     Where both are the same, as on a terminal, one process copies them: two would change the order of lines, and tear
-    them. Lines that are printed are written one by one, as those that are logged are.
+    them. Lines that are printed are written one by one, as those that are logged are. With `keeps_terminals`,
+    descriptors that are terminals are so within the block.
     """
     with contextlib.ExitStack() as undo:
         saved = [Descriptor(os.dup(1)), Descriptor(os.dup(2))]
@@ -99,22 +103,17 @@ def tee_in_order() -> Iterator[CapturedStdout]:
         handle, path = tempfile.mkstemp()
         target = _TeedFile(handle, path)
         undo.callback(target.close)
-        copied = (1,) if os.path.sameopenfile(1, 2) else (1, 2)
+        copied = saved[:1] if os.path.sameopenfile(1, 2) else saved
         try:
-            tees = [
-                # In a session of its own, a Ctrl-C does not reach it.
-                subprocess.Popen(["tee", "-a", path], start_new_session=True, stdin=subprocess.PIPE, stdout=to)
-                for to in copied
-            ]
+            tees = [undo.enter_context(_tee(to, path, keeps_terminals=keeps_terminals)) for to in copied]
         except OSError:  # there is no tee
             yield undo.enter_context(_sacreds_tee())
             return
         flush()
         for number, tee in ((1, tees[0]), (2, tees[-1])):
-            os.dup2(_input(tee).fileno(), number)
-        pipes = [os.fstat(_input(tee).fileno()).st_ino for tee in tees]
+            os.dup2(tee.input.number, number)
         for tee in tees:
-            _input(tee).close()
+            tee.input.close()
         undo.enter_context(_line_by_line())
         out = CapturedStdout(target)
         try:
@@ -123,15 +122,41 @@ def tee_in_order() -> Iterator[CapturedStdout]:
             with contextlib.suppress(OSError):  # the run has closed them
                 flush()
             for number, descriptor, tee in ((1, saved[0], tees[0]), (2, saved[1], tees[-1])):
-                _restore(number, descriptor, tee)
-            for tee, pipe in zip(tees, pipes, strict=True):
-                _end(tee, pipe)
+                _restore(number, descriptor, tee.process)
+            for tee in tees:
+                _end(tee)
             out.finalize()
 
 
-def _input(tee: subprocess.Popen[bytes]) -> IO[bytes]:
-    assert tee.stdin is not None
-    return tee.stdin
+class _Tee(NamedTuple):
+    """A process that copies what is written to `input`: a pipe, or a pseudo-terminal."""
+
+    process: subprocess.Popen[bytes]
+    input: Descriptor
+
+
+@contextlib.contextmanager
+def _tee(to: Descriptor, path: str, *, keeps_terminals: bool) -> Iterator[_Tee]:
+    """Start a process that copies to a descriptor and a file."""
+    with contextlib.ExitStack() as undo:
+        is_terminal = keeps_terminals and os.isatty(to.number)
+        source, target = undo.enter_context(pseudo_terminals.opened_like(to)) if is_terminal else os.pipe()
+        try:
+            process = subprocess.Popen(
+                ["tee", "-a", path],
+                start_new_session=True,  # so that a Ctrl-C does not reach it
+                stdin=source,
+                stdout=to.number,
+                stderr=subprocess.DEVNULL if is_terminal else None,  # the end of a terminal is an error to it
+            )
+        except OSError:
+            os.close(target)
+            raise
+        finally:
+            os.close(source)
+        tee = _Tee(process, Descriptor(target))
+        undo.callback(tee.input.close)
+        yield tee
 
 
 def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> None:
@@ -145,24 +170,25 @@ def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> No
         again.close()
 
 
-def _end(tee: subprocess.Popen[bytes], pipe: int) -> None:
+def _end(tee: _Tee) -> None:
     """Wait until everything is copied.
 
-    A helper process of a library, which outlives this one, may hold the pipe; then `tee` is idle and is stopped. Any
+    A helper process of a library, which outlives this one, may hold the input; then `tee` is idle and is stopped. Any
     other process may still print, so it gets a second.
     """
     deadline = time.monotonic() + _PATIENCE_S
-    while tee.poll() is None:
-        holders = {} if time.monotonic() < deadline and not _is_idle(tee) else _holders(pipe, tee.pid)
+    process = tee.process
+    while process.poll() is None:
+        holders = {} if time.monotonic() < deadline and not _is_idle(process) else _holders(tee)
         if time.monotonic() > deadline:
             names = ", ".join(f"{name} (process {pid})" for pid, (name, _) in holders.items()) or "another process"
             _log.warning("the output of the run is still held by %s; what it prints from now on is lost", names)
         if time.monotonic() > deadline or (holders and all(is_helper for _, is_helper in holders.values())):
-            tee.terminate()
+            process.terminate()
             break
         with contextlib.suppress(subprocess.TimeoutExpired):
-            tee.wait(timeout=0.02)
-    tee.wait()
+            process.wait(timeout=0.02)
+    process.wait()
 
 
 def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
@@ -174,13 +200,13 @@ def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
         return False
 
 
-def _holders(pipe: int, tee: int) -> dict[int, tuple[str, bool]]:
-    """Return the names of other processes that have a pipe open, and whether each is a helper of a library."""
+def _holders(tee: _Tee) -> dict[int, tuple[str, bool]]:
+    """Return the names of other processes that hold the input, and whether each is a helper of a library."""
     found = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if int(path.name) not in (tee, os.getpid()) and any(
-                handle.name in ("1", "2") and handle.stat().st_ino == pipe for handle in (path / "fd").iterdir()
+            if int(path.name) not in (tee.process.pid, os.getpid()) and any(
+                handle.name in ("1", "2") and tee.input.is_at(handle) for handle in (path / "fd").iterdir()
             ):
                 words = (path / "cmdline").read_bytes().decode("utf-8", "replace")
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])

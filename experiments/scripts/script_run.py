@@ -48,7 +48,7 @@ class ScriptRun(LabRun):
         if self._trial is not None:
             self._trial.wait_for_begin()
         self.observers = sorted(self.observers, key=lambda observer: -observer.priority)
-        with capturing_in_order():
+        with capturing_in_order(keeps_terminals=True):
             _, capture = get_stdcapturer(self.capture_mode if self.observers else "no")
             try:
                 with capture() as self._output_file:

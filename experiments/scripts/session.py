@@ -23,6 +23,7 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
+from sacristan.experiments.running import pseudo_terminals
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated
 from sacristan.experiments.scripts.script_run import ScriptRun, make_run
@@ -277,6 +278,10 @@ class Session:
             # Signals that are ignored, as SIGHUP under nohup, and those with a handler stay as they are.
             if signal.getsignal(number) == signal.SIG_DFL:
                 signal.signal(number, self._receive)
+        if pseudo_terminals.are_open() and (handler := signal.getsignal(signal.SIGWINCH)) is not None:
+            self._numbers.append(signal.SIGWINCH)
+            signal.signal(signal.SIGWINCH, _Resizing(handler))
+            signal.siginterrupt(signal.SIGWINCH, False)
         self._undo.callback(self._give_back_signals)
         self._replace(signal, "getsignal", self._getsignal)
         self._replace(signal, "signal", self._signal)
@@ -284,17 +289,24 @@ class Session:
     def _give_back_signals(self) -> None:
         if threading.current_thread() is threading.main_thread():
             for number in self._numbers:
-                if signal.getsignal(number) == self._receive:
-                    signal.signal(number, signal.SIG_DFL)
+                handler = signal.getsignal(number)
+                if handler != (seen := self._as_seen(handler)):
+                    signal.signal(number, seen)
 
     def _getsignal(self, original: Callable[[int], Any], number: int) -> Any:
         return self._as_seen(original(number))
 
     def _signal(self, original: Callable[[int, Any], Any], number: int, handler: Any) -> Any:
-        is_ours = handler == signal.SIG_DFL and number in self._numbers and not self._has_ended and self.is_owner
-        return self._as_seen(original(number, self._receive if is_ours else handler))
+        if number in self._numbers and not self._has_ended and self.is_owner:
+            if number == signal.SIGWINCH:
+                handler = _Resizing(handler)
+            elif handler == signal.SIG_DFL:
+                handler = self._receive
+        return self._as_seen(original(number, handler))
 
     def _as_seen(self, handler: Any) -> Any:
+        if isinstance(handler, _Resizing):
+            return handler.script_handler
         return signal.SIG_DFL if handler == self._receive else handler
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
@@ -312,6 +324,18 @@ class Session:
                 self.end(Terminated(number))
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
+
+
+class _Resizing:
+    """Handles a new size of the terminal: first its copies, then what the script does."""
+
+    def __init__(self, script_handler: Any) -> None:
+        self.script_handler = script_handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        pseudo_terminals.resize()
+        if callable(self.script_handler):
+            self.script_handler(number, frame)
 
 
 class _Caught:
