@@ -40,11 +40,10 @@ from sacristan.configs.importing import import_sacred
 # Before a test module imports it.
 import_sacred()
 
-from sacristan.runs.errors import ServerError
-from sacristan.runs.work.mongod import Mongod
+from sacristan.runs import Mongod, ServerError
 
 if TYPE_CHECKING:
-    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients import Data
 
 # What only workers need, torch above all, is imported where it is needed: the process that hands out tests has none.
 
@@ -231,7 +230,7 @@ def tensor_data() -> Callable[..., Data]:
     """
     import torch
 
-    from sacristan.ingredients.datasets.batches import Data, TensorBatches
+    from sacristan.ingredients import Data, TensorBatches
 
     def make(
         train,

@@ -16,16 +16,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import evaluate, fit, predict
-from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
-from sacristan.ingredients.datasets.batches import Data
-from sacristan.ingredients.datasets.epochs import TensorBatches
-from sacristan.ingredients.errors import LabError
-from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.experiments import Callback, Supervised, Task, evaluate, fit, predict
+from sacristan.ingredients import Checkpointer, Data, LabError, Loss, MixedPrecision, TensorBatches
 from sacristan.ingredients.ranks.group import current
 from tests import zoo
 from tests.zoo import make_model

@@ -15,7 +15,7 @@ import pymongo
 from pymongo import WriteConcern
 from pymongo.errors import PyMongoError
 
-from sacristan.runs.work.mongod import Mongod
+from sacristan.runs import Mongod
 
 _QUIET = ["--setParameter", "diagnosticDataCollectionEnabled=false"]
 # Members notice within a second or so that one is away.

@@ -18,29 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.observers import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactVersion
+from sacristan.observers import ArtifactStore, ArtifactVersion, Series
 from sacristan.observers.record.identity import true_status
-from sacristan.observers.record.points.points import Series
-from sacristan.runs import open_store
-from sacristan.runs.errors import StoreAwayError, StoreError
-from sacristan.runs.query.filters import (
-    AllOf,
-    Condition,
-    Filter,
-    Not,
-    Question,
-    Words,
-    holds,
-    in_order,
-    texts_to_search,
-)
+from sacristan.runs import Content, Removed, StoreAwayError, StoreError, Words, open_store
+from sacristan.runs.query.filters import AllOf, Condition, Filter, Not, Question, holds, in_order, texts_to_search
 from sacristan.runs.query.flattening import dotted, entry_at, mapping_of
 from sacristan.runs.query.names import LEFT_OUT, full_name, is_searchable
 from sacristan.runs.query.times import DURATION, duration_s, last_sign
 from sacristan.runs.stores.authors import discarder
-from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
-from sacristan.runs.stores.content import Content, StoredArtifact
+from sacristan.runs.stores.changes import Added, Discarded, StagedRun
+from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun
 
 KINDS = ("sources", "resources", "artifacts", "checkpoints", "ranks")

@@ -7,9 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.store import Store
-from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
+from sacristan.runs import ImportedRun, Run, Store, import_foreign
 
 __all__ = ["LOSSES", "SAMPLES", "digest_of", "num_torn", "points_of", "take", "unpack"]
 

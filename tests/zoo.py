@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sacristan.experiments.training.trainer import Task, Trainer
+from sacristan.experiments import Task, Trainer
 
 __all__ = [
     "ActorCritic",

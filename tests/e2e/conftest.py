@@ -18,8 +18,8 @@ import pytest
 import torch
 
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.observers.record.media_files import read_media, read_table
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers import read_media, read_metrics, read_table
+from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process

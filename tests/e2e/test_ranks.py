@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers import read_metrics
 from sacristan.runs import open_store
 from sacristan.runs.rerun.resuming import resume_launch
 from tests.processes import PIPE, Process, launcher, run

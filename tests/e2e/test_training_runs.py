@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacristan.observers.record.media_files import read_media, read_table
+from sacristan.observers import read_media, read_table
 from tests.processes import run
 from tests.terminals import run_in_terminal
 

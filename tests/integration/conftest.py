@@ -15,9 +15,7 @@ from typing import Any
 import pymongo
 import pytest
 
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.store import Store
-from sacristan.runs.transfer.syncing import reap
+from sacristan.runs import Store, open_store, reap
 from tests.processes import DEVNULL, Process
 
 HEAD = """

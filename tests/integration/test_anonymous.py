@@ -27,11 +27,8 @@ import torch
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Image, MongoObserver, Text
-from sacristan.runs.errors import StoreError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import StoreError, export_runs, import_foreign, import_runs, open_store
 from sacristan.runs.transfer.anonymous import anonymised
-from sacristan.runs.transfer.archives import export_runs, import_runs
-from sacristan.runs.transfer.foreign import import_foreign
 from sacristan.runs.transfer.packed_files import Budget, members
 from tests.folders import read_files
 from tests.processes import Process

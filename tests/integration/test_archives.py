@@ -24,11 +24,9 @@ from sacristan.configs.installation import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import Image
 from sacristan.observers.file.recording import recording_of
-from sacristan.runs.errors import RunsError
+from sacristan.runs import RunsError, export_runs, import_runs, open_store
 from sacristan.runs.stores.authors import Author
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer import archives
-from sacristan.runs.transfer.archives import export_runs, import_runs
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from sacristan.experiments.scripts.capturing import Capture
-from sacristan.observers.record.media_files import read_media
+from sacristan.observers import read_media
 from sacristan.runs import open_store
 from tests.processes import PIPE, Process, run
 

@@ -19,7 +19,7 @@ import yaml
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 
 ESC = "\x1b[31mred\x1b]0;title\x07"
 

@@ -14,12 +14,10 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.mongo.destination import Destination, explain
 from sacristan.observers.mongo.layout import committed, confirmed, lacks_majority_reads, sent
-from sacristan.runs import copy, open_store
-from sacristan.runs.errors import ServerError, StoreError
+from sacristan.runs import ServerError, StoreError, copy, open_store, sync
 from sacristan.runs.sweeps.study import outages
 from sacristan.runs.sweeps.study.mongo_home import MongoHome
 from sacristan.runs.sweeps.study.outages import Outages
-from sacristan.runs.transfer.syncing import sync
 from tests.replica_sets import ReplicaSet, until
 
 NUM_POINTS = 500

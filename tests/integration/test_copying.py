@@ -22,20 +22,15 @@ from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
-from sacristan.observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text
+from sacristan.observers import ArtifactStore, FileObserver, Histogram, Image, MongoObserver, Table, Text, read_media
 from sacristan.observers.file.recording import recording_of
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.documents import object_id
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.media_files import read_media
 from sacristan.observers.record.stored_files import keep
+from sacristan.runs import DamagedError, StoreError, copy, export_to, open_store, sync
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.errors import DamagedError, StoreError
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
-from sacristan.runs.transfer.syncing import sync
-from sacristan.runs.transfer.targets import export_to
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")

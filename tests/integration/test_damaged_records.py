@@ -22,8 +22,7 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.points.points import POINT
-from sacristan.runs import copy, open_store
-from sacristan.runs.errors import RunsError, StoreError
+from sacristan.runs import RunsError, StoreError, copy, open_store
 from sacristan.runs.transfer.copying import stage
 
 UID = "0" * 31 + "1"

@@ -8,8 +8,7 @@ import torch
 from PIL import Image
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients import data, device
-from sacristan.ingredients.errors import ConfigError, DataError
+from sacristan.ingredients import ConfigError, DataError, data, device
 
 HERE = __name__
 

@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import exp
+from sacristan.ingredients import CheckpointError, ConfigError, ModelError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from sacristan.ingredients.deployment.formats import read_metadata
 from sacristan.ingredients.deployment.hub import load_network, load_trained
-from sacristan.ingredients.errors import CheckpointError, ConfigError, ModelError
 from tests import processes
 
 WINE = {"data.name": "wine", "epochs": 2, "lr": 0.05, "model.options.hidden": [8], "checkpoint.path": "run:1"}

@@ -13,8 +13,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.ingredients.checkpoints.files import save_checkpoint
-from sacristan.observers import FileObserver, Image
-from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers import FileObserver, Image, read_metrics
 
 
 @pytest.fixture

@@ -22,11 +22,9 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment, supervised
 from sacristan.ingredients.config.scope import completed
+from sacristan.runs import copy, export_runs, import_runs, open_store
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.archives import export_runs, import_runs
-from sacristan.runs.transfer.copying import copy
 from tests.data.make_store import text_in
 from tests.earlier_stores import ARCHIVES, load_database, unpack
 from tests.processes import run

@@ -27,11 +27,7 @@ from sacristan.__main__ import main
 from sacristan.configs.installation import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Image
-from sacristan.runs.errors import ForeignError
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.archives import export_runs, import_runs
-from sacristan.runs.transfer.foreign import import_foreign
-from sacristan.runs.transfer.targets import export_to
+from sacristan.runs import ForeignError, export_runs, export_to, import_foreign, import_runs, open_store
 
 WANDB = pytest.param(
     "wandb",

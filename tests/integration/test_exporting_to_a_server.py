@@ -15,8 +15,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.targets import export_to
+from sacristan.runs import export_to, open_store
 
 pytestmark = [
     pytest.mark.nightly,

@@ -14,8 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import optuna
 import pytest
 
-from sacristan.runs.errors import SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import SweepError, open_store
 from sacristan.runs.sweeps.spec.spec import read_spec, spec_of
 from sacristan.runs.sweeps.study.continuing import retry_failed, take_up
 from sacristan.runs.sweeps.study.place import Place

@@ -3,9 +3,8 @@
 import json
 import textwrap
 
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.runs.transfer.syncing import reap
+from sacristan.observers import read_media, read_metrics
+from sacristan.runs import reap
 
 # `child(_run)` is called in a forked process; the parent waits for its end, and logs before and after.
 BODY = """

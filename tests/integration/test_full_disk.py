@@ -13,10 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers import FileObserver, MongoObserver, Text, read_media, read_metrics
 from sacristan.observers.record.identity import read_lease, true_status
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.intact_points import read_points
 
 # More than there is room for in `metrics.live`, which is given back before anything is lost.
 MANY = 140_000

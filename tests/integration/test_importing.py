@@ -19,11 +19,8 @@ import numpy as np
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.errors import ForeignError, LaunchError
+from sacristan.runs import ForeignError, LaunchError, copy, export_runs, open_store
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.archives import export_runs
-from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.trackers import READERS, wandb_log
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 

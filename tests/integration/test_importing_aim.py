@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.trackers import SAMPLES, digest_of, points_of, take, unpack
 
 # The metrics of the sample as Aim and as the store names them.

@@ -12,10 +12,8 @@ import warnings
 import numpy as np
 import pytest
 
-from sacristan.runs.errors import ForeignError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import ForeignError, import_foreign, open_store
 from sacristan.runs.transfer import foreign
-from sacristan.runs.transfer.foreign import import_foreign
 from sacristan.runs.transfer.trackers import reader_for
 from tests.trackers import digest_of, num_torn, points_of, unpack
 

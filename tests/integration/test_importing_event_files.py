@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError
 from sacristan.runs.transfer import foreign
 from sacristan.runs.transfer.foreign import StagedImport
 from sacristan.runs.transfer.trackers.foreign_run import ForeignRun

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.integration import wandb_server
 from tests.trackers import points_of
 

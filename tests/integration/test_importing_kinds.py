@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from sacristan.observers.media.arrays import png_bytes
-from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.foreign import import_foreign
+from sacristan.runs import ForeignError, import_foreign
 from tests.trackers import SAMPLES, digest_of, points_of, unpack
 
 # The part of each sample to import, and its number of runs.

@@ -13,9 +13,8 @@ from statistics import median
 import pytest
 
 from sacristan.__main__ import main
+from sacristan.runs import import_foreign, open_store
 from sacristan.runs.query.index import scanning
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.foreign import import_foreign
 
 
 @pytest.fixture

@@ -12,9 +12,7 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
-from sacristan.runs.errors import ForeignError
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.targets import export_to
+from sacristan.runs import ForeignError, export_to, open_store
 from sacristan.runs.transfer.trackers.foreign_run import parse_value
 from tests.trackers import digest_of, points_of, take, unpack
 

@@ -14,8 +14,7 @@ from sacred.observers import FileStorageObserver
 from sacred.observers import MongoObserver as SacredMongoObserver
 
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.errors import ArtifactError, DestinationError
+from sacristan.observers import ArtifactError, DestinationError, FileObserver, MongoObserver
 from sacristan.observers.record.identity import user_name
 from sacristan.runs import open_store
 

@@ -24,12 +24,11 @@ from sacred.observers import FileStorageObserver
 from sacristan.__main__ import main as command
 from sacristan.observers import FileObserver
 from sacristan.observers.record.identity import lease
-from sacristan.runs.errors import FilterError, StoreError
+from sacristan.runs import FilterError, StoreError, open_store
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.index import file as index_file
 from sacristan.runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
 from sacristan.runs.query.index.index import Index, scanning
-from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
 

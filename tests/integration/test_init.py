@@ -13,8 +13,8 @@ import pytest
 
 import sacristan
 from sacristan.experiments.scripts import tracking
-from sacristan.ingredients.errors import ConfigError
-from sacristan.observers.errors import ArtifactError
+from sacristan.ingredients import ConfigError
+from sacristan.observers import ArtifactError
 from sacristan.runs import open_store
 from tests.processes import PIPE, run
 

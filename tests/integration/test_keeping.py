@@ -29,11 +29,7 @@ from sacristan.observers import FileObserver, Histogram, Image, MongoObserver
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.locking import locked
 from sacristan.observers.record.stored_files import keep
-from sacristan.runs import Words
-from sacristan.runs.errors import FilterError, RunNotFoundError, StoreError
-from sacristan.runs.stores.changes import Removed
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import FilterError, Removed, RunNotFoundError, StoreError, Words, open_store, sync
 from tests.processes import PIPE, Process
 from tests.recording import observer_of
 

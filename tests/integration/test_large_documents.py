@@ -16,8 +16,7 @@ from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.documents import ENTRY_BYTES, restore
 from sacristan.observers.record.identity import new_uid
-from sacristan.runs.errors import StoreError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import StoreError, open_store
 
 BOUND_BYTES = 14 * 2**20
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from sacristan.observers import read_metrics
 from sacristan.observers.record.identity import is_alive, read_lease, true_status
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
-from sacristan.runs.transfer.syncing import reap, sync
+from sacristan.observers.record.points.intact_points import read_points
+from sacristan.runs import reap, sync
 from tests.recording import logs_for_ever
 
 UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")

@@ -11,11 +11,10 @@ import pytest
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver, TensorBoardObserver, Text
+from sacristan.observers import FileObserver, MongoObserver, TensorBoardObserver, Text, read_media, read_metrics
 from sacristan.observers.mongo.document_delivery import DocumentDelivery
 from sacristan.observers.record.identity import read_lease, true_status
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_blocks, read_intact_points, read_metrics
+from sacristan.observers.record.points.intact_points import read_blocks, read_intact_points
 
 
 def record(main, *observers, **options):

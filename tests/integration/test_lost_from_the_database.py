@@ -9,10 +9,9 @@ import pymongo
 import pytest
 
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver, Text
+from sacristan.observers import FileObserver, MongoObserver, Text, read_metrics
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import sync
 
 LOSSES = {
     "database": lambda database: database.client.drop_database(database.name),

@@ -10,9 +10,8 @@ import rich.style  # noqa: F401 - it draws from the global generator when it is 
 import torch
 
 import exp
+from sacristan.ingredients import MLP, ConfigError, ModelError
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import ConfigError, ModelError
-from sacristan.ingredients.models.networks import MLP
 
 WINE = {"data.name": "wine", "model.options.hidden": [8], "model.options.dropout": 0.5}
 DIGITS = {

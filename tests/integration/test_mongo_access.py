@@ -10,7 +10,7 @@ import pymongo
 import pytest
 
 from sacristan.__main__ import main as runs_command
-from sacristan.runs.work.mongod import Mongod
+from sacristan.runs import Mongod
 
 USER, PASSWORD = "me-user", "p%40ss%2Fw0rd%3F"  # p@ss/w0rd?
 PLAIN = "p@ss/w0rd?"

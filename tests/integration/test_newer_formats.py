@@ -10,15 +10,10 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.errors import ArtifactDamagedError, ResumeError
+from sacristan.observers import ArtifactDamagedError, ArtifactStore, FileObserver, MongoObserver, ResumeError
 from sacristan.observers.file.sessions import open_for_resuming
-from sacristan.runs.errors import ArchiveError, SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import ArchiveError, SweepError, export_runs, import_runs, open_store, reap, sync
 from sacristan.runs.sweeps.study.home import FolderHome
-from sacristan.runs.transfer.archives import export_runs, import_runs
-from sacristan.runs.transfer.syncing import reap, sync
 
 NEWER = "its format is sacristan-2, this version reads up to sacristan-1; use the version of the lab that recorded it"
 

@@ -23,8 +23,7 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.configs.installation import install_command
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.errors import MissingExtraError, NotifyError
+from sacristan.observers import FileObserver, MissingExtraError, MongoObserver, NotifyError
 from sacristan.observers.notifying import messages, sender
 from sacristan.observers.notifying.messages import (
     ABANDONED_S,
@@ -34,12 +33,10 @@ from sacristan.observers.notifying.messages import (
     finished_after_s,
     read_addresses,
 )
+from sacristan.runs import StoreAwayError, copy, open_store
 from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
-from sacristan.runs.errors import StoreAwayError
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.views.sweep_reader import Digests
-from sacristan.runs.transfer.copying import copy
 from sacristan.runs.work.watching import Outbox, RecentRuns
 from tests.processes import PIPE, Process, run
 

@@ -10,11 +10,9 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.runs import compare
+from sacristan.runs import FilterError, compare, open_store
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app
-from sacristan.runs.errors import FilterError
-from sacristan.runs.stores.opening import open_store
 
 METRICS = ["AP@IoU=0.5", "recall@p>=0.9", "precision and recall", "A<B", "val/acc,top1", "odd`s", "-x"]
 SETTINGS = ["a<b", "x, y", "in (1)"]

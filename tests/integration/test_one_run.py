@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients import Ingredient
-from sacristan.ingredients.errors import ConcurrentRunError
+from sacristan.ingredients import ConcurrentRunError, Ingredient
 from sacristan.observers import FileObserver
 from tests.processes import PIPE, run
 

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.integration.conftest import HEAD, TEE
 from tests.processes import Process
 

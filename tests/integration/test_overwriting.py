@@ -13,8 +13,7 @@ from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text
 from sacristan.observers.record.identity import new_uid
-from sacristan.runs import open_store
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import open_store, sync
 
 # As SEML stages an experiment, shortened.
 STAGED = {

@@ -11,7 +11,7 @@ import pytest
 
 import sacristan
 from sacristan.experiments.scripts import tracking
-from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients import CheckpointError
 from sacristan.runs import open_store
 
 torch = pytest.importorskip("torch")

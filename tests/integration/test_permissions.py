@@ -16,12 +16,11 @@ from sacristan import runs
 from sacristan.__main__ import main, make_parser
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
+from sacristan.runs import Tolerance, open_store
 from sacristan.runs.commands import COMMANDS, name_of
 from sacristan.runs.rerun.planning import planned
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.reproducing import carry_out
-from sacristan.runs.rerun.verdict import Tolerance
-from sacristan.runs.stores.opening import open_store
 from tests.processes import run
 
 

@@ -16,9 +16,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
-from sacristan.runs.errors import LaunchError
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import LaunchError, open_store, sync
 from sacristan.runs.work.claims import Claim, FolderClaims, is_pending
 from sacristan.runs.work.run_queue import Queue
 from sacristan.runs.work.worker import End, Worker, visible_gpus

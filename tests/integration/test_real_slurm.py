@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.processes import PIPE, STDOUT, Process, run
 
 ROOT = Path(__file__).parents[2]

@@ -19,15 +19,21 @@ from pymongo.errors import AutoReconnect
 
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
-from sacristan.observers import ArtifactError, ArtifactStore, FileObserver, MongoObserver
+from sacristan.observers import (
+    ArtifactDamagedError,
+    ArtifactError,
+    ArtifactNotFoundError,
+    ArtifactStore,
+    FileObserver,
+    MongoObserver,
+)
 from sacristan.observers.artifacts.version import content_path
-from sacristan.observers.errors import ArtifactDamagedError, ArtifactNotFoundError
 from sacristan.observers.mongo.artifacts import ArtifactDelivery, artifact_id
 from sacristan.observers.mongo.contents import Upload, content_id
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.layout import Collections
+from sacristan.runs import sync
 from sacristan.runs.query.index.scanning import run_folders
-from sacristan.runs.transfer.syncing import sync
 from tests.folders import read_files, write_files
 from tests.processes import Process
 from tests.recording import Flaky

@@ -24,8 +24,7 @@ import pytest
 from sacristan.experiments import Experiment
 from sacristan.observers import ArtifactError, FileObserver, MongoObserver
 from sacristan.observers.mongo.series import POINTS_PER_DOCUMENT
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.syncing import reap, sync
+from sacristan.runs import open_store, reap, sync
 from tests.replica_sets import ReplicaSet
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]

@@ -15,15 +15,14 @@ from sacred.observers import FileStorageObserver
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.running import captured_output
-from sacristan.observers import FileObserver, MongoObserver, Text
-from sacristan.observers.errors import ArtifactError, MediaError, MetricError
+from sacristan.observers import ArtifactError, FileObserver, MediaError, MongoObserver, Text, read_media, read_metrics
+from sacristan.observers.errors import MetricError
 from sacristan.observers.record.identity import is_alive, true_status
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.schema import LIVE
-from sacristan.runs.transfer.syncing import reap
+from sacristan.runs import reap
 from tests.integration.conftest import HEAD
 from tests.processes import run
 

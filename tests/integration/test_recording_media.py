@@ -22,19 +22,21 @@ from sacristan.observers import (
     Histogram,
     Html,
     Image,
+    Media,
+    MediaEntry,
+    MediaError,
     MongoObserver,
     PointCloud,
     Table,
     Text,
     Video,
+    read_media,
+    read_metrics,
+    read_table,
 )
-from sacristan.observers.errors import MediaError
-from sacristan.observers.media.kinds import Media
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.media_files import MediaEntry, read_media, read_table
-from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import sync
 
 
 def record(main, *observers, **options):

@@ -19,15 +19,13 @@ from pymongo.errors import AutoReconnect
 
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
-from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text
+from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text, read_metrics
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import Destination, explain
 from sacristan.observers.mongo.series import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from sacristan.observers.mongo.shipper import Shipper
-from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.points.points import POINT
-from sacristan.runs import open_store
-from sacristan.runs.transfer.syncing import sync
+from sacristan.runs import open_store, sync
 from tests.recording import Flaky, logs_for_ever
 
 

@@ -3,8 +3,7 @@
 import pytest
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients import distributed
-from sacristan.ingredients.errors import ConfigError, DeviceError
+from sacristan.ingredients import ConfigError, DeviceError, distributed
 from sacristan.ingredients.ranks import group
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.ingredients.ranks.world import World

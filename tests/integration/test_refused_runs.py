@@ -14,8 +14,8 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment, tabular
 from sacristan.ingredients import DataError, LabError, TrainingError
 from sacristan.observers import FileObserver, MongoObserver
+from sacristan.runs import open_store
 from sacristan.runs.query.names import REFUSED
-from sacristan.runs.stores.opening import open_store
 
 TABLE = ["a,y", *(f"{number % 7},{number % 2}" for number in range(40))]
 

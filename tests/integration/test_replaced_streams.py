@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.integration.conftest import TEE
 
 BODY = TEE

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sacristan.experiments import Experiment, supervised
-from sacristan.ingredients.errors import ConfigError, TrainingError
+from sacristan.ingredients import ConfigError, TrainingError
 from sacristan.observers import FileObserver
 
 

@@ -16,9 +16,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.ingredients import checkpoint
 from sacristan.observers import FileObserver
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.archives import export_runs
-from sacristan.runs.transfer.copying import copy
+from sacristan.runs import copy, export_runs, open_store
 from tests.documents import checked
 from tests.labs import copy_lab
 from tests.processes import DEVNULL, Process, run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.processes import run, warm_children
 
 ROOT = Path(__file__).resolve().parents[2]

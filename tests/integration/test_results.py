@@ -14,10 +14,9 @@ import torch
 
 from sacristan import runs
 from sacristan.experiments import Experiment
-from sacristan.ingredients.errors import ConfigError
-from sacristan.observers import ArtifactError, FileObserver, MongoObserver, Table, read_table
+from sacristan.ingredients import ConfigError
+from sacristan.observers import ArtifactError, FileObserver, MongoObserver, Table, read_media, read_table
 from sacristan.observers.file.run_file import InfoFile
-from sacristan.observers.record.media_files import read_media
 
 RESULT = {"acc": torch.tensor(0.5), "ci": (0.25, np.float32(0.75))}
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.configs.map import to_plain
+from sacristan.configs import to_plain
 from sacristan.experiments import Experiment
 from sacristan.experiments.running import launching
-from sacristan.ingredients import Ingredient, checkpoint, data, distributed, probe, training
+from sacristan.ingredients import ConfigError, Ingredient, LabError, checkpoint, data, distributed, probe, training
 from sacristan.ingredients.checkpoints.files import save_checkpoint
-from sacristan.ingredients.errors import ConfigError, LabError
 from sacristan.ingredients.ranks.world import World
 from sacristan.observers import FileObserver
 from sacristan.observers.record.identity import lease

@@ -14,17 +14,14 @@ from pymongo.collection import Collection
 
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver, Text
-from sacristan.observers.errors import ResumeError
+from sacristan.observers import FileObserver, MongoObserver, ResumeError, Text, read_media, read_metrics
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.locking import is_locked, locked
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.schema import read_names
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.syncing import reap, sync
+from sacristan.runs import open_store, reap, sync
 
 # A training in small: `state.json` is its checkpoint, and holds the position of the record.
 TRAINING = """

@@ -12,20 +12,22 @@ import pytest
 import torch
 from sacred.observers import RunObserver
 
-from sacristan.experiments import Experiment
-from sacristan.experiments.running.signals import Terminated
-from sacristan.experiments.training.loop import fit, steps_per_epoch
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Experiment, Terminated, fit, steps_per_epoch
+from sacristan.ingredients import (
+    Checkpointer,
+    ConfigError,
+    Data,
+    LoaderBatches,
+    MixedPrecision,
+    Place,
+    TensorBatches,
+    seed_globals,
+)
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from sacristan.ingredients.checkpoints.training_state import Place
-from sacristan.ingredients.config.seed import seed_globals
-from sacristan.ingredients.datasets.batches import Data, LoaderBatches, TensorBatches
-from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.models.building import build_model
 from sacristan.ingredients.models.freezing import Freezing
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.scheduler import build_schedule
 from sacristan.observers import FileObserver
 

@@ -12,8 +12,7 @@ from sacristan.experiments import Experiment
 from sacristan.ingredients import checkpoint
 from sacristan.ingredients.checkpoints.files import save_checkpoint
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.runs import open_store
-from sacristan.runs.errors import LaunchError
+from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun.resuming import kept_start, resume_launch, with_folder
 
 

@@ -11,8 +11,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.ingredients import checkpoint
-from sacristan.observers import FileObserver
-from sacristan.observers.errors import ResumeError
+from sacristan.observers import FileObserver, ResumeError
 from sacristan.runs import open_store
 from sacristan.runs.rerun.resuming import resume_launch, states_of, with_folder
 

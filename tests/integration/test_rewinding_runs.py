@@ -16,10 +16,8 @@ import torch
 from sacred.observers import FileStorageObserver
 
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MongoObserver, Text
-from sacristan.observers.errors import ResumeError
-from sacristan.observers.record.media_files import read_media
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers import FileObserver, MongoObserver, ResumeError, Text, read_media, read_metrics
+from sacristan.observers.record.points.intact_points import read_points
 
 
 def record(tmp_path, main, *observers, beat_interval=0.05, **options):

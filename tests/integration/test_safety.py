@@ -15,8 +15,7 @@ import pymongo
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
+from sacristan.runs import copy, open_store
 
 UID = "0" * 31 + "1"
 NAMES = [

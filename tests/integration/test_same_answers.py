@@ -15,9 +15,7 @@ from datetime import datetime
 import pytest
 
 from sacristan.observers.mongo.documents import RunDocument
-from sacristan.runs import open_store
-from sacristan.runs.errors import FilterError
-from sacristan.runs.query.filters import Words
+from sacristan.runs import FilterError, Words, open_store
 
 MISSING = object()
 LONG = "a" * 5_000

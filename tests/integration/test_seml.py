@@ -8,8 +8,7 @@ import sysconfig
 import pymongo
 import pytest
 
-from sacristan.runs import open_store
-from sacristan.runs.work.mongod import Mongod
+from sacristan.runs import Mongod, open_store
 from tests import processes
 
 pytestmark = pytest.mark.slow

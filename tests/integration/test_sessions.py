@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from sacristan.experiments.scripts.session import Session
-from sacristan.ingredients.errors import ConcurrentRunError
+from sacristan.ingredients import ConcurrentRunError
 from sacristan.runs import open_store
 from tests.processes import DEVNULL, PIPE, run
 

@@ -15,7 +15,7 @@ from sacred.arg_parser import get_config_updates
 from sacristan.configs import to_plain
 from sacristan.ingredients import ConfigError, UnknownEntryError
 from sacristan.observers import FileObserver
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from tests.integration.test_idioms_of_sacred import LABS, typed
 from tests.processes import run
 

@@ -11,7 +11,7 @@ import numpy as np
 import pymongo
 import pytest
 
-from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers import read_metrics
 from sacristan.observers.record.points.points import POINT
 
 SECONDS = float(os.environ.get("SACRISTAN_SOAK_S", "600"))

@@ -13,15 +13,11 @@ import torch
 from sacred.observers import RunObserver
 from torch import nn
 
-from sacristan.experiments import Experiment
+from sacristan.experiments import Experiment, Terminated, fit
 from sacristan.experiments.running.resuming import going_on_later
-from sacristan.experiments.running.signals import SAVED_CODE, Signals, Terminated
-from sacristan.experiments.training.loop import fit
-from sacristan.ingredients import checkpoint
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments.running.signals import SAVED_CODE, Signals
+from sacristan.ingredients import Checkpointer, ConfigError, Data, TensorBatches, checkpoint
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.datasets.batches import Data, TensorBatches
-from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.observers import FileObserver, run_folder
 

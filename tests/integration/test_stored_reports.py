@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sacristan.runs import open_store
-from sacristan.runs.errors import ChangedError, FilterError, StoreError
+from sacristan.runs import ChangedError, FilterError, StoreError, open_store
 from sacristan.runs.stores.reports import Report
 
 

@@ -26,14 +26,22 @@ from sacred.observers import MongoObserver as SacredMongoObserver
 from sacristan import runs
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
-from sacristan.observers import ArtifactError, Audio, FileObserver, Image, MongoObserver, PointCloud, Table, Text
-from sacristan.observers.errors import DestinationError
-from sacristan.observers.media.kinds import Media
+from sacristan.observers import (
+    ArtifactError,
+    Audio,
+    DestinationError,
+    FileObserver,
+    Image,
+    Media,
+    MongoObserver,
+    PointCloud,
+    Table,
+    Text,
+)
 from sacristan.observers.mongo.destination import parse_mongo_option
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.media_files import Content
-from sacristan.runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
-from sacristan.runs.query.filters import Words
+from sacristan.runs import ChangedError, FilterError, RunNotFoundError, StoreError, Words
 from sacristan.runs.query.index.index import Index
 from sacristan.runs.stores.settings import run_labels
 from tests import processes

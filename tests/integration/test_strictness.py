@@ -8,8 +8,7 @@ from sacred.observers import FileStorageObserver
 
 from sacristan.configs import Map
 from sacristan.experiments import Experiment
-from sacristan.ingredients import Ingredient, LabError
-from sacristan.ingredients.errors import ConfigError, UnknownNamedConfigError
+from sacristan.ingredients import ConfigError, Ingredient, LabError, UnknownNamedConfigError
 
 
 @pytest.fixture

@@ -20,8 +20,7 @@ import pytest
 
 from sacristan.configs import Map
 from sacristan.observers.mongo.destination import Destination
-from sacristan.runs.errors import StoreError, SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import StoreError, SweepError, open_store
 from sacristan.runs.sweeps.agents.agent import Agent
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition

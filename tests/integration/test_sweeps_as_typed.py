@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from sacristan.experiments.new import write_experiment
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.study import Study

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from sacristan.runs.errors import SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import SweepError, open_store
 from sacristan.runs.sweeps.spec.script_words import script_words, with_macro
 from tests.processes import PIPE, run
 

@@ -19,8 +19,7 @@ import pytest
 
 from sacristan.configs.installation import install_command
 from sacristan.observers.mongo.destination import Destination
-from sacristan.runs.errors import MissingExtraError, SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition

@@ -14,7 +14,7 @@ import pytest
 
 from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.identity import lease
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import open_store
 from sacristan.runs.sweeps.study.place import Place
 from tests.integration.test_sweeps import FAST, TINY
 from tests.processes import PIPE, STDOUT, Process

@@ -12,14 +12,12 @@ import pytest
 
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver
+from sacristan.observers import FileObserver, read_metrics
 from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.schema import DESTINATION
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError, reap, sync
 from sacristan.runs.query.index.scanning import run_folders
-from sacristan.runs.transfer.syncing import reap, sync
 from tests.processes import PIPE, Process
 
 SPOOLS = """

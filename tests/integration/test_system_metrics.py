@@ -12,8 +12,7 @@ import torch
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.running import system_metrics as module
-from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers import FileObserver, MongoObserver, read_metrics
 
 ALWAYS = {
     "system/cpu_percent",

@@ -31,6 +31,7 @@ from sacristan.observers import (
     Histogram,
     Html,
     Image,
+    Media,
     MongoObserver,
     PointCloud,
     Table,
@@ -38,7 +39,6 @@ from sacristan.observers import (
     Text,
     Video,
 )
-from sacristan.observers.media.kinds import Media
 from sacristan.observers.record.media_files import Content
 
 ROOT = Path(__file__).parents[2]

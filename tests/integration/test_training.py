@@ -14,9 +14,7 @@ from sacred.observers import RunObserver
 import exp
 from sacristan.experiments import Callback, Experiment, loop
 from sacristan.experiments.running.starting_state import check_start
-from sacristan.ingredients import optimizer
-from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from sacristan.ingredients.errors import (
+from sacristan.ingredients import (
     CheckpointError,
     ConfigError,
     DataError,
@@ -25,7 +23,9 @@ from sacristan.ingredients.errors import (
     OptimizerError,
     PrecisionError,
     SchedulerError,
+    optimizer,
 )
+from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.observers import FileObserver, Histogram, file_observer, read_media
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import exp
+from sacristan.ingredients import ModelError
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import ModelError
 
 SETTINGS = {"data.name": "npz", "model.options.hidden": [8, 8], "epochs": 1, "data.batch_size": 16}
 

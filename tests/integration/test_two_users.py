@@ -21,9 +21,9 @@ from sacristan import observers, runs
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
+from sacristan.runs import open_store
 from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
-from sacristan.runs.stores.opening import open_store
 
 pytestmark = [
     pytest.mark.slow,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients.errors import ConfigError, UnknownEntryError
+from sacristan.ingredients import ConfigError, UnknownEntryError
 from tests.processes import run
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,10 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sacristan.runs.errors import LaunchError
+from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.resuming import resume_launch
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.work import warm_server
 from sacristan.runs.work.warm import WarmPython
 from tests.processes import PIPE, Process

@@ -240,3 +240,22 @@ def test_exported_name_is_there_for_programs_and_editors(package, name):
 def test_name_that_is_not_exported_is_refused(package):
     with pytest.raises(AttributeError, match=f"module '{imported(package).__name__}' has no attribute 'nothing'"):
         _ = imported(package).nothing
+
+
+def test_tests_import_what_a_package_exports_from_the_package():
+    exported = {
+        (home, name)
+        for package in ("configs", "experiments", "ingredients", "observers", "runs")
+        for name, (home, original) in imports_of(package).items()
+        if name == original and name in imported(package).__all__ and home != f"sacristan.{package}"
+    }
+    inner = [
+        f"{path.relative_to(ROOT)}, line {node.lineno}: {node.module}.{alias.name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        if path.name != "make_store.py"  # which earlier releases run
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if (node.module, alias.name) in exported
+    ]
+    assert inner == []

@@ -15,8 +15,8 @@ import pytest
 from sacristan import runs
 from sacristan.__main__ import main
 from sacristan.configs.installation import install_command
+from sacristan.runs import ServerError
 from sacristan.runs.board.serving import BoardServer
-from sacristan.runs.errors import ServerError
 from tests.processes import PIPE, Process
 
 

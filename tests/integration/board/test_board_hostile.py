@@ -11,9 +11,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
+from sacristan.runs import copy, open_store
 from sacristan.runs.board.app import create_app
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 hostile = importlib.util.module_from_spec(spec)

@@ -10,11 +10,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
+from sacristan.runs import ServerError, open_store
 from sacristan.runs.board.access import Policy, Proxy, Role, TokenFile, default_tokens
 from sacristan.runs.board.app import ROUTES, create_app
 from sacristan.runs.board.serving import BoardServer
-from sacristan.runs.errors import ServerError
-from sacristan.runs.stores.opening import open_store
 from tests.processes import PIPE, Process
 
 # Each request that writes, and the least role that may send it.

@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from sacristan.experiments import Experiment
-from sacristan.observers import Audio, FileObserver, Histogram, Html, Image, PointCloud, Table, Text, Video
-from sacristan.observers.media.kinds import Media
+from sacristan.observers import Audio, FileObserver, Histogram, Html, Image, Media, PointCloud, Table, Text, Video
 from sacristan.observers.record.media_files import Content
 from sacristan.observers.record.points.points import POINT
+from sacristan.runs import copy, open_store
 from sacristan.runs.comparison.curves import smoothed
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
 from tests.processes import PIPE, Process
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")

@@ -16,10 +16,9 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.observers import MongoObserver
+from sacristan.runs import StoreAwayError, StoreError, open_store
 from sacristan.runs.board.views import RunsView
-from sacristan.runs.errors import StoreAwayError, StoreError
 from sacristan.runs.query.index.batch import Batch
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import drawn

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
+from sacristan.runs import StoreError
 from sacristan.runs.board.access import Policy, check_address
 from sacristan.runs.board.rendering import plotly_url, static_url
-from sacristan.runs.errors import StoreError
 
 TOKEN = "a token that nobody guesses"
 

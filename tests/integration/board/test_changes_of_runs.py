@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from sacristan.__main__ import main
+from sacristan.runs import copy, open_store
 from sacristan.runs.board.access import Proxy, Role, TokenFile
 from sacristan.runs.stores.authors import MOST_CHANGES, Author
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
 from tests.processes import PIPE, Process
 
 

@@ -9,9 +9,8 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
+from sacristan.runs import Run, open_store
 from sacristan.runs.board.lineage import lineage_of
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.run import Run
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import assert_accessible, drawn, panel
 

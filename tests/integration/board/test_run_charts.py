@@ -13,9 +13,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 
 from sacristan.observers.record.points.points import POINT
+from sacristan.runs import copy, open_store
 from sacristan.runs.board.rendering import colour_of
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.transfer.copying import copy
 from tests.integration.board.test_workspace import panel
 
 NUM_RUNS = 24

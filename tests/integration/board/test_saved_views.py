@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sacristan.runs import ChangedError, FilterError, StoreError, open_store
 from sacristan.runs.board.access import Role, TokenFile
-from sacristan.runs.errors import ChangedError, FilterError, StoreError
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.saved_views import SavedView
 
 # Ranges of parallel coordinates, as the browser writes them.

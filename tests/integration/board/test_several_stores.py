@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sacristan.__main__ import main
+from sacristan.runs import open_store
 from sacristan.runs.board.rendering import HERE
-from sacristan.runs.stores.opening import open_store
 
 DOWN = "mongodb://127.0.0.1:1/lab?serverSelectionTimeoutMS=300"
 

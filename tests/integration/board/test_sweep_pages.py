@@ -14,8 +14,7 @@ from markupsafe import escape
 
 from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.schema import FORMAT
-from sacristan.runs.errors import MissingExtraError, SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study import mongo_storage

@@ -6,7 +6,7 @@ import pytest
 
 from sacristan.configs.importing import pause_collection, resume_collection
 from sacristan.experiments import Experiment
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients import ConfigError
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ import inspect
 import torch
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients import amp
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients import MixedPrecision, amp
 
 SETTINGS = {
     "dtype": "float16",

@@ -4,9 +4,8 @@ import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
-from sacristan.ingredients import checkpoint
+from sacristan.ingredients import Checkpointer, checkpoint
 from sacristan.ingredients.checkpoint import config
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 
 # What is no setting: it is given by the experiment.
 OBJECTS = ("folder", "config", "start", "legacy_defaults", "resume", "record")

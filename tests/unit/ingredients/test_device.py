@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from sacristan.experiments import Experiment
-from sacristan.ingredients import device
-from sacristan.ingredients.config.seed import global_stream
+from sacristan.ingredients import ConfigError, DeviceError, device, global_stream
 from sacristan.ingredients.device import check_gpus, choose_device, gpu_of
-from sacristan.ingredients.errors import ConfigError, DeviceError
 from sacristan.ingredients.ranks.world import World
 
 

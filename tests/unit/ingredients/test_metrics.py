@@ -11,11 +11,9 @@ import torch
 from torch import nn
 
 from sacristan.configs.installation import install_command
-from sacristan.experiments.training.loop import evaluate, fit
-from sacristan.experiments.training.tasks import Supervised
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
-from sacristan.ingredients.errors import ConfigError, LossError
-from sacristan.ingredients.losses.building import Loss, build_loss
+from sacristan.experiments import Supervised, evaluate, fit
+from sacristan.ingredients import Checkpointer, ConfigError, Loss, LossError
+from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.losses.measures import Measures, build_measures
 
 # Found, but not imported: each worker collects all tests, and one of them runs these.

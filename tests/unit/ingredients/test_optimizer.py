@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from sacristan.configs.installation import install_command
-from sacristan.ingredients.errors import ConfigError, MissingDependencyError, OptimizerError
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients import ConfigError, Loss, MissingDependencyError, OptimizerError
 from sacristan.ingredients.models.freezing import Freezing
 from sacristan.ingredients.optimizer import build_optimizer, config, parameter_groups
 

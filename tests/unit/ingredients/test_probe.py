@@ -1,6 +1,6 @@
 import pytest
 
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients import ConfigError
 from sacristan.ingredients.probe import check_probes, check_profile
 
 REFUSED = [

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
-from sacristan.ingredients.errors import ConfigError, SchedulerError
+from sacristan.ingredients import ConfigError, SchedulerError
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.scheduler import build_schedule, config
 

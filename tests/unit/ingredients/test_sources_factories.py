@@ -5,10 +5,9 @@ import pytest
 import torch
 from torch.utils.data import Dataset, TensorDataset
 
-from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients import ConfigError, DataError, Source
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
-from sacristan.ingredients.errors import ConfigError, DataError
 
 HERE = __name__
 

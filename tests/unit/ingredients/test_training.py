@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from sacristan.ingredients.training import TrainingSettings, config, fast
+from sacristan.ingredients import TrainingSettings
+from sacristan.ingredients.training import config, fast
 
 
 def test_config_has_the_settings_of_fit_and_their_defaults():

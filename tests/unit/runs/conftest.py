@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sacristan.observers.record.points.points import summarize
-from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.store import Store
+from sacristan.runs import Store, open_store
 
 
 @pytest.fixture

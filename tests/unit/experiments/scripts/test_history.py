@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sacristan.experiments.scripts.history import History
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients import ConfigError
 
 
 class Rows:

@@ -4,12 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.callbacks import Averaging, Callback
-from sacristan.experiments.training.loop import evaluate, fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Callback, Task, evaluate, fit
+from sacristan.experiments.training.callbacks import Averaging
+from sacristan.ingredients import Checkpointer, ConfigError
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.models.freezing import Freezing
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from sacristan.experiments.training.triage import read_bundle, write_bundle
+from sacristan.ingredients import CheckpointError
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.errors import CheckpointError
 
 NAME = "nonfinite-000000007"
 # What Python says before it does something to files.

@@ -5,12 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.training.callbacks import Callback, Callbacks
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Callback, Task, fit
+from sacristan.experiments.training.callbacks import Callbacks
+from sacristan.ingredients import Checkpointer, MixedPrecision
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CPU = torch.device("cpu")
 

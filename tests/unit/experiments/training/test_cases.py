@@ -9,11 +9,12 @@ import PIL.Image
 import pytest
 import torch
 
-from sacristan.experiments.training.results import as_images, cases_table, choose_classes, choose_values
+from sacristan.experiments import cases_table
+from sacristan.experiments.training.results import as_images, choose_classes, choose_values
+from sacristan.ingredients import Source
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.sources import load_source
 
 DEFAULTS = ingredient.configurations[0]()

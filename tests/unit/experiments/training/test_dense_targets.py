@@ -5,14 +5,13 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training import loop
-from sacristan.experiments.training.results import cases_table, record_predictions
+from sacristan.experiments import cases_table, loop
+from sacristan.experiments.training.results import record_predictions
+from sacristan.ingredients import DataError, LossError, Source
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.targets import VOID
-from sacristan.ingredients.errors import DataError, LossError
 from sacristan.ingredients.losses.building import build_loss
 
 DEFAULTS = ingredient.configurations[0]()

@@ -7,16 +7,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import evaluate, fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Callback, Task, evaluate, fit
+from sacristan.ingredients import Checkpointer, ConfigError, Loss, MixedPrecision
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, read_weights
 from sacristan.ingredients.datasets.epochs import shuffled
-from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.inspection.searches import try_rates
-from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from tests.optimizers import ScheduleFreeSGD
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))

@@ -8,13 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from sacristan.experiments import Task, fit
 from sacristan.experiments.training.inspection import Probing, Profiling, make_callbacks
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients import Checkpointer, ConfigError, MixedPrecision
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CPU = torch.device("cpu")
 ALL = ["inputs", "activations", "gradients", "weights", "histograms", "images"]

@@ -8,33 +8,23 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.evaluation import Monitor
+from sacristan.experiments import Callback, Monitor, Supervised, Trainer, evaluate, fit, predict, steps_per_epoch
 from sacristan.experiments.training.gradients import add_gradients, grouped
-from sacristan.experiments.training.loop import (
-    _num_validations,
-    evaluate,
-    evaluate_and_predict,
-    fit,
-    predict,
-    steps_per_epoch,
-)
-from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Trainer
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
-from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import (
+from sacristan.experiments.training.loop import _num_validations, evaluate_and_predict
+from sacristan.ingredients import (
+    CNN,
+    Checkpointer,
     ConfigError,
     LossError,
+    MixedPrecision,
     ModelError,
     PrecisionError,
     SchedulerError,
     TrainingError,
 )
+from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.losses.building import build_loss
-from sacristan.ingredients.models.networks import CNN
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.meters import RunningMetrics, metric_names, on_device
-from sacristan.ingredients.losses.building import Loss
+from sacristan.experiments import RunningMetrics
+from sacristan.experiments.training.meters import metric_names, on_device
+from sacristan.ingredients import Loss
 
 SCORES = torch.tensor([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]])
 CLASSES = Loss(nn.CrossEntropyLoss(), "classes", 2)

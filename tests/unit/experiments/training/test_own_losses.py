@@ -10,18 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sacristan.experiments import Supervised, Trainer, evaluate, fit, steps_per_epoch
 from sacristan.experiments.training.gradients import add_gradients
-from sacristan.experiments.training.loop import evaluate, fit, steps_per_epoch
-from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Trainer
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients import Checkpointer, CheckpointError, LossError, MixedPrecision, TrainingError, seed_globals
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights
-from sacristan.ingredients.config.seed import seed_globals
-from sacristan.ingredients.errors import CheckpointError, LossError, TrainingError
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.losses.modules import averaging_of
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

@@ -15,8 +15,8 @@ import pytest
 import torch
 from tqdm import tqdm
 
+from sacristan.experiments import loop
 from sacristan.experiments.running import captured_output
-from sacristan.experiments.training import loop
 from sacristan.experiments.training.progress import TimeLeft, TrainingProgress
 from sacristan.ingredients.losses.building import build_loss
 

@@ -9,12 +9,10 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.callbacks import Callback
+from sacristan.experiments import Callback, Task, evaluate, fit, predict
 from sacristan.experiments.training.inspection import Probing
-from sacristan.experiments.training.loop import evaluate, evaluate_and_predict, fit, predict
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
-from sacristan.ingredients.config.seed import seed_globals
+from sacristan.experiments.training.loop import evaluate_and_predict
+from sacristan.ingredients import Checkpointer, seed_globals
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 

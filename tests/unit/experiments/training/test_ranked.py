@@ -8,11 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
+from sacristan.experiments import Task, fit
+from sacristan.ingredients import ConfigError, Loss
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.ranks import group
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.ingredients.ranks.world import World

@@ -12,9 +12,7 @@ from torch import nn
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.training.results import record_predictions, report_test
-from sacristan.ingredients.datasets.batches import Data, TensorBatches
-from sacristan.ingredients.errors import DataError
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients import Data, DataError, Loss, TensorBatches
 
 CLASSES = Loss(nn.CrossEntropyLoss(), "classes", 2)
 VALUES = Loss(nn.MSELoss(), "values", 1)

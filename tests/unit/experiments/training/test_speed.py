@@ -8,12 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.loop import fit
+from sacristan.experiments import fit
 from sacristan.experiments.training.speed import Speed, Stopwatch, peak_memory_bytes
-from sacristan.ingredients.checkpoints.training_state import Place
-from sacristan.ingredients.datasets.batches import TensorBatches
-from sacristan.ingredients.datasets.loading import LoaderBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients import LoaderBatches, Loss, Place, TensorBatches
 
 CPU = torch.device("cpu")
 

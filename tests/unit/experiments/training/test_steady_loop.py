@@ -10,13 +10,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import fit
-from sacristan.ingredients.datasets.loading import LoaderBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.experiments import Callback, fit
+from sacristan.ingredients import LoaderBatches, Loss, MixedPrecision
 from sacristan.ingredients.models.tuned import tune
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
 aten = torch.ops.aten

@@ -5,15 +5,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import evaluate, fit, predict
-from sacristan.experiments.training.tasks import Supervised
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Callback, Supervised, Task, evaluate, fit, predict
+from sacristan.ingredients import Checkpointer, CheckpointError, ConfigError, Loss, LossError, MixedPrecision
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.errors import CheckpointError, ConfigError, LossError
-from sacristan.ingredients.losses.building import Loss, build_losses
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.losses.building import build_losses
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

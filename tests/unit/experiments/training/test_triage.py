@@ -11,16 +11,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from sacristan.experiments import Callback, Task, fit
 from sacristan.experiments.running.commands import Replayed, replaying
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
 from sacristan.experiments.training.triage import like, on_cpu, read_bundle
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
-from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
+from sacristan.ingredients import Checkpointer, CheckpointError, ConfigError, MixedPrecision, TrainingError
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

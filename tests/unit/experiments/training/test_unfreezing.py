@@ -6,10 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.callbacks import Callback
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.errors import ModelError
+from sacristan.experiments import Callback, Task, fit
+from sacristan.ingredients import ModelError
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.models.freezing import Freezing
 from sacristan.ingredients.optimizer import build_optimizer

@@ -9,11 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
+from sacristan.experiments import Task, fit
+from sacristan.ingredients import ConfigError, MixedPrecision
 from sacristan.ingredients.datasets.epochs import shuffled
-from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from tests import zoo
 from tests.ranked_cases import INPUTS, LABELS, ZOO, train
 from tests.unit.experiments.training.test_ranked import trained_by

@@ -9,15 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.running.signals import SAVED_CODE, Signals, Terminated
-from sacristan.experiments.training.evaluation import Monitor
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Monitor, Terminated
+from sacristan.experiments.running.signals import SAVED_CODE, Signals
+from sacristan.ingredients import Checkpointer, CheckpointError, Place
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, preparation_of
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.splitting import Split
-from sacristan.ingredients.errors import CheckpointError
 
 
 class Record:

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from sacristan.ingredients import CheckpointError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, other_data, save_checkpoint
-from sacristan.ingredients.errors import CheckpointError
 from tests.processes import run
 
 CONFIG = {"seed": 3, "model": {"name": "mlp", "options": {"hidden": [4]}}, "data": {"name": "digits"}}

@@ -7,9 +7,9 @@ import resource
 import pytest
 import torch
 
+from sacristan.ingredients import CheckpointError
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.errors import CheckpointError
 
 
 def names(folder):

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.experiments.training.loop import fit
-from sacristan.experiments.training.trainer import Task
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.experiments import Task, fit
+from sacristan.ingredients import Checkpointer
 from sacristan.ingredients.checkpoints.optimizer_state import unsaved
 from tests.optimizers import SAM, Lookahead, ScheduleFreeSGD
 

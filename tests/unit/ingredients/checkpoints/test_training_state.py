@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.experiments.training.evaluation import Monitor
+from sacristan.experiments import Monitor
+from sacristan.ingredients import CheckpointError, MixedPrecision, Place, seed_globals
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights, save_checkpoint
 from sacristan.ingredients.checkpoints.training_state import (
-    Place,
     branch,
     capture,
     check_whole,
@@ -19,10 +19,7 @@ from sacristan.ingredients.checkpoints.training_state import (
     resume,
     snapshot,
 )
-from sacristan.ingredients.config.seed import seed_globals
-from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.ingredients.ranks.world import World
 from sacristan.ingredients.scheduler import build_schedule

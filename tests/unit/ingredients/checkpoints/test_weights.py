@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from sacristan.ingredients import CheckpointError, MissingDependencyError
 from sacristan.ingredients.checkpoints.files import find_weights, parse_run, read_weights, save_checkpoint
-from sacristan.ingredients.errors import CheckpointError, MissingDependencyError
 
 
 class Evil:

@@ -10,8 +10,7 @@ from sacred.utils import SignatureError
 
 from sacristan.configs import FrozenList, Map, MutableMap
 from sacristan.experiments import Experiment
-from sacristan.ingredients import Ingredient
-from sacristan.ingredients.errors import ConfigError, MissingEntryError, UnknownEntryError
+from sacristan.ingredients import ConfigError, Ingredient, MissingEntryError, UnknownEntryError
 
 shape = Ingredient("shape")
 shape.add_config(sides=3)

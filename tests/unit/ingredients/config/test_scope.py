@@ -5,9 +5,8 @@ from typing import Literal
 
 import pytest
 
-from sacristan.ingredients import data, model
+from sacristan.ingredients import ConfigError, data, model
 from sacristan.ingredients.config.scope import DeclaredDict, Scope, completed, lenient
-from sacristan.ingredients.errors import ConfigError
 
 WIDTHS = {"small": 8, "large": 64}
 

@@ -8,16 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from sacristan.ingredients import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
 from sacristan.ingredients.config import seed
-from sacristan.ingredients.config.seed import (
-    by_device,
-    global_stream,
-    look_stream,
-    numpy_stream,
-    seed_globals,
-    stream_seed,
-    torch_stream,
-)
+from sacristan.ingredients.config.seed import by_device, look_stream
 
 
 def draw():

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sacristan.configs import Map
+from sacristan.ingredients import DataError, MissingDependencyError
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare_alike
 from sacristan.ingredients.datasets.sources import check_options, check_source, kind_of, load_source
-from sacristan.ingredients.errors import DataError, MissingDependencyError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -10,14 +10,13 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
+from sacristan.ingredients import DataError, LoaderBatches, Source, TensorBatches
 from sacristan.ingredients.data import ingredient
-from sacristan.ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN
-from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
+from sacristan.ingredients import CheckpointError, DataError, Source
 from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint, split_of
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import Split
-from sacristan.ingredients.errors import CheckpointError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
+from sacristan.ingredients import DataError
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
-from sacristan.ingredients.errors import DataError
 
 
 def write_image(path, pixels):

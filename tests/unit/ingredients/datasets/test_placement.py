@@ -8,14 +8,14 @@ import torch
 from PIL import Image
 
 from sacristan.configs import Map
+from sacristan.ingredients import DataError, LoaderBatches, Source, TensorBatches
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets import batches
-from sacristan.ingredients.datasets.batches import LoaderBatches, TensorBatches, make_batches
+from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
-from sacristan.ingredients.datasets.samples import Source, as_samples
-from sacristan.ingredients.errors import DataError
+from sacristan.ingredients.datasets.samples import as_samples
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

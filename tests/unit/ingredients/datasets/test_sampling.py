@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from sacristan.configs import Map
+from sacristan.ingredients import ConfigError, DataError, Source
 from sacristan.ingredients.data import check_config, ingredient, load
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.epochs import by_length, drawn, shuffled
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
-from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -5,13 +5,12 @@ import itertools
 import pytest
 import torch
 
+from sacristan.ingredients import DataError, LoaderBatches, TensorBatches
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
-from sacristan.ingredients.datasets.epochs import StructureBatches, TensorBatches
-from sacristan.ingredients.datasets.loading import LoaderBatches
+from sacristan.ingredients.datasets.epochs import StructureBatches
 from sacristan.ingredients.datasets.preparation import prepare
 from sacristan.ingredients.datasets.sources import load_source
-from sacristan.ingredients.errors import DataError
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.ingredients.ranks.world import World
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from sacristan.configs.installation import install_command
+from sacristan.ingredients import DataError, MissingDependencyError
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import prepare
 from sacristan.ingredients.datasets.samples import as_floats
 from sacristan.ingredients.datasets.sources import BUNDLED, load_source, read_digits
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
-from sacristan.ingredients.errors import DataError, MissingDependencyError
 
 
 def arrays(count=6, features=3):

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from sacristan.ingredients import DataError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
 from sacristan.ingredients.data import check_config, ingredient
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.split_rules import SplitRule
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL, Split
-from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 HERE = __name__

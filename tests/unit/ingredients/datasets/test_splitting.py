@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sacristan.ingredients import DataError
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL, Split, split
-from sacristan.ingredients.errors import DataError
 
 
 @settings(deadline=None)

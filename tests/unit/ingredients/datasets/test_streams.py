@@ -12,7 +12,8 @@ from PIL import Image
 from torch.utils.data import IterableDataset, get_worker_info
 
 from sacristan.configs import Map
-from sacristan.ingredients.config.seed import KeptStream, global_stream
+from sacristan.ingredients import DataError, global_stream
+from sacristan.ingredients.config.seed import KeptStream
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.description import describe
@@ -21,7 +22,6 @@ from sacristan.ingredients.datasets.loading import StreamBatches
 from sacristan.ingredients.datasets.preparation import prepare_alike
 from sacristan.ingredients.datasets.sources import kind_of, load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
-from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -8,14 +8,13 @@ import torch
 from torch.utils.data import Dataset
 
 from sacristan.configs import Map
+from sacristan.ingredients import ConfigError, DataError, LoaderBatches, Padded, Source
 from sacristan.ingredients.data import ingredient, load
-from sacristan.ingredients.datasets.batches import LoaderBatches, StructureBatches, make_batches
-from sacristan.ingredients.datasets.collating import IGNORED, Padded, tensors_of
+from sacristan.ingredients.datasets.batches import StructureBatches, make_batches
+from sacristan.ingredients.datasets.collating import IGNORED, tensors_of
 from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
-from sacristan.ingredients.datasets.samples import Source
-from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -6,11 +6,10 @@ import logging
 import numpy as np
 import pytest
 
+from sacristan.ingredients import DataError, Source
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.targets import known_targets
-from sacristan.ingredients.errors import DataError
 
 DEFAULTS = ingredient.configurations[0]()
 WHERE = "data.path=x.csv"

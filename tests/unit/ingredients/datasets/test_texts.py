@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from sacristan.configs import Map
+from sacristan.ingredients import ConfigError, DataError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets import texts
@@ -17,7 +18,6 @@ from sacristan.ingredients.datasets.fitted import Vocabulary
 from sacristan.ingredients.datasets.preparation import prepare_alike
 from sacristan.ingredients.datasets.sources import kind_of, load_source
 from sacristan.ingredients.datasets.texts import Texts
-from sacristan.ingredients.errors import ConfigError, DataError
 
 DEFAULTS = ingredient.configurations[0]()
 LINES = [f"{'well' if number % 2 else 'never'} {'so ' * (number % 5)}done w{number}" for number in range(24)]

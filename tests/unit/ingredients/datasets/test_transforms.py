@@ -8,13 +8,12 @@ import pytest
 import torch
 
 from sacristan.configs import Map
+from sacristan.ingredients import ConfigError, DataError, MissingDependencyError, Source
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare
-from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.targets import VOID
 from sacristan.ingredients.datasets.transforms import NAMES, Context, make_pipeline, parse, shape_after
-from sacristan.ingredients.errors import ConfigError, DataError, MissingDependencyError
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

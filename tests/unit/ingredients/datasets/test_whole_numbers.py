@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from sacristan.ingredients import DataError, ModelError
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.factories import from_factory
@@ -11,7 +12,6 @@ from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import from_arrays
 from sacristan.ingredients.datasets.source_checks import warn_of_merged
 from sacristan.ingredients.datasets.sources import load_source
-from sacristan.ingredients.errors import DataError, ModelError
 from sacristan.ingredients.inspection.probes import summarize
 from sacristan.ingredients.models.building import build_model
 

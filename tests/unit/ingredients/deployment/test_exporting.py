@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch import nn
 
+from sacristan.ingredients import DataError, ModelError, ViT
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.datasets.table_columns import TableColumns
 from sacristan.ingredients.deployment.formats import check_path, compare, describe, export, read_metadata
-from sacristan.ingredients.errors import DataError, ModelError
-from sacristan.ingredients.models.networks import ViT
 
 INPUTS = torch.randn(11, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(11) % 3

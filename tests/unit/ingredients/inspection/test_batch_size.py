@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.datasets.batches import TensorBatches
-from sacristan.ingredients.errors import DeviceError
+from sacristan.ingredients import DeviceError, Loss, MixedPrecision, TensorBatches
 from sacristan.ingredients.inspection.searches import (
     BatchSizes,
     Tried,
@@ -18,8 +17,6 @@ from sacristan.ingredients.inspection.searches import (
     largest_batch,
     print_sizes,
 )
-from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 8, 100])

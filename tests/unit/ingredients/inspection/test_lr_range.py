@@ -7,11 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.datasets.batches import TensorBatches
-from sacristan.ingredients.errors import OptimizerError
+from sacristan.ingredients import Loss, MixedPrecision, OptimizerError, TensorBatches
 from sacristan.ingredients.inspection.searches import LrRange, draw_range, print_range, step, try_rates
-from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
 
 CPU = torch.device("cpu")
 

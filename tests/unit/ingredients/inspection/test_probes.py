@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients import ConfigError
 from sacristan.ingredients.inspection.probes import draw, feature_maps, look, print_seen, summarize
 
 

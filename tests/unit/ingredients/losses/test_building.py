@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sacristan.ingredients.errors import ConfigError, LossError
+from sacristan.ingredients import ConfigError, FocalLoss, LossError
 from sacristan.ingredients.losses.building import build_loss, build_losses, check_loss
-from sacristan.ingredients.losses.modules import LOSSES, BinaryFocalLoss, FocalLoss, measured_averaging, normalizer
+from sacristan.ingredients.losses.modules import LOSSES, BinaryFocalLoss, measured_averaging, normalizer
 
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0] * 6 + [1] * 4 + [2] * 2)

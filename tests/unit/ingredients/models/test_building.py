@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sacristan.configs.installation import install_command
-from sacristan.ingredients.errors import ConfigError, MissingDependencyError, ModelError
+from sacristan.ingredients import ConfigError, MissingDependencyError, ModelError
 from sacristan.ingredients.inspection.probes import summarize
 from sacristan.ingredients.models.building import build_model, initialize
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients import ModelError
 from sacristan.ingredients.models.freezing import Freezing, will_train
 
 

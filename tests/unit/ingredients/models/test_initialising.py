@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.errors import ConfigError, ModelError
+from sacristan.ingredients import ConfigError, ModelError
 from sacristan.ingredients.models.building import check_init, initialize
 
 

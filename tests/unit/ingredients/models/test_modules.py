@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients import CNN, MLP, ModelError, ViT
 from sacristan.ingredients.models import make_feature_extractor
 from sacristan.ingredients.models.modules import layers_of
-from sacristan.ingredients.models.networks import CNN, MLP, ViT
 
 
 class Encoder(nn.Module):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.models.networks import ACTIVATIONS, CNN, GPT, MLP, ViT, continue_tokens
+from sacristan.ingredients import CNN, MLP, ViT
+from sacristan.ingredients.models.networks import ACTIVATIONS, GPT, continue_tokens
 
 IMAGE = (1, 8, 8)
 

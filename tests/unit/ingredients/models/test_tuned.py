@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from sacristan.ingredients.errors import ConfigError, ModelError
+from sacristan.ingredients import CNN, ConfigError, ModelError
 from sacristan.ingredients.models.modules import plain_state_dict
-from sacristan.ingredients.models.networks import CNN
 from sacristan.ingredients.models.tuned import cast, check_compile, tune, uncompiled
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.ingredients.errors import ModelError
+from sacristan.ingredients import ModelError
 from sacristan.ingredients.models.building import load_weights_into, rename
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sacristan.ingredients.errors import ConfigError
+from sacristan.ingredients import ConfigError
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.ranks.world import World, world_of
 

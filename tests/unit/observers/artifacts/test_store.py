@@ -13,10 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sacristan.observers import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError, ArtifactStore, Lineage
 from sacristan.observers.artifacts.intake import Incoming
-from sacristan.observers.artifacts.store import ArtifactStore, Lineage
 from sacristan.observers.artifacts.version import content_path
-from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from sacristan.observers.record.identity import new_uid
 from tests.folders import read_files, write_files
 

@@ -8,8 +8,7 @@ import wave
 import numpy as np
 import pytest
 
-from sacristan.observers.errors import MediaError
-from sacristan.observers.media import Audio, Histogram, Html, Image, Table, Video
+from sacristan.observers import Audio, Histogram, Html, Image, MediaError, Table, Video
 
 
 def test_image_takes_integers_a_file_and_a_mode(tmp_path):

@@ -9,8 +9,7 @@ import PIL.Image
 import pytest
 import torch
 
-from sacristan.observers import Audio, Html, PointCloud, Video
-from sacristan.observers.errors import MediaError
+from sacristan.observers import Audio, Html, MediaError, PointCloud, Video
 from sacristan.observers.media.arrays import Snapshot
 from sacristan.observers.media.point_clouds import ply_bytes, read_header, read_points
 

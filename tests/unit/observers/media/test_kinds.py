@@ -11,11 +11,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sacristan.observers import Figure, Histogram, Image, Table, Text
-from sacristan.observers.errors import MediaError
+from sacristan.observers import Figure, Histogram, Image, MediaError, Table, Text, read_table
 from sacristan.observers.media.arrays import png_size
 from sacristan.observers.media.kinds import count_values
-from sacristan.observers.record.media_files import read_table
 
 RNG = np.random.default_rng(0)
 

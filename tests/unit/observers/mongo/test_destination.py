@@ -1,6 +1,6 @@
 import pytest
 
-from sacristan.observers.errors import DestinationError
+from sacristan.observers import DestinationError
 from sacristan.observers.mongo.destination import Destination, parse_mongo_option
 
 

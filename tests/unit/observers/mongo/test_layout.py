@@ -2,7 +2,7 @@ import pymongo
 import pytest
 from pymongo.collection import Collection
 
-from sacristan.observers.errors import DestinationError
+from sacristan.observers import DestinationError
 from sacristan.observers.mongo.layout import Collections, check_collection, may_name_files
 
 

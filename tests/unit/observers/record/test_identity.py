@@ -5,7 +5,7 @@ import pytest
 
 from sacristan.observers.record import identity
 from sacristan.observers.record.identity import is_alive, lease, parent_uid, user_name
-from sacristan.runs.errors import FilterError
+from sacristan.runs import FilterError
 from sacristan.runs.query.conditions import condition
 
 # Not a new one: tests are named by it, and every worker has to name them alike.

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.points.intact_points import read_metrics, read_points
+from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.schema import NAMES, POINTS, VALUES
 

@@ -8,9 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from sacristan.observers import Image, Text
+from sacristan.observers import Image, MediaEntry, Text, read_media
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.media_files import MediaEntry, read_media
 from sacristan.observers.record.schema import MEDIA
 
 

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from sacristan.observers.errors import SealError
+from sacristan.observers import SealError
 from sacristan.observers.record.sealed_zip import MAX_NOTE_BYTES, SealingStream, check_seal, read_note
 
 OLD = (

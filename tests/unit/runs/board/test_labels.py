@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from sacristan.runs import open_store
 from sacristan.runs.board.visits import RunLabels
-from sacristan.runs.stores.opening import open_store
 
 
 def write(folder, number, config):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sacristan.runs import StoreError
 from sacristan.runs.board.media_page import SIZE, TableView, table_page
-from sacristan.runs.errors import StoreError
 
 ROWS = [
     ["cat", 0.5, {"$image": "a.png"}],

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from sacristan.runs.comparison.comparing import compare, direction_of
-from sacristan.runs.comparison.difference import diff
+from sacristan.runs import ComparisonError, FilterError, compare, diff, open_store
+from sacristan.runs.comparison.comparing import direction_of
 from sacristan.runs.comparison.grouping import group_runs
 from sacristan.runs.comparison.reporting import (
     as_latex,
@@ -20,8 +20,6 @@ from sacristan.runs.comparison.reporting import (
     verdict,
 )
 from sacristan.runs.documents.compared import comparison_of
-from sacristan.runs.errors import ComparisonError, FilterError
-from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.settings import differing, identity, settings, show
 
 ADAM = [0.90, 0.92, 0.91, 0.95, 0.93]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers import Series
+from sacristan.runs import PlotError
 from sacristan.runs.comparison.curves import mean_curve, smooth
 from sacristan.runs.drawing.curve import Curve, curve_of, thin
-from sacristan.runs.errors import PlotError
 
 
 @pytest.fixture(autouse=True)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers import Series
+from sacristan.runs import PlotError
 from sacristan.runs.comparison.expressions import Quantity
-from sacristan.runs.errors import PlotError
 
 METRICS = ("val/loss", "train/loss", "top-1 acc", "lr")
 

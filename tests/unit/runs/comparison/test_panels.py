@@ -17,14 +17,13 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.configs.installation import missing_package
 from sacristan.observers.record.points.points import POINT
+from sacristan.runs import PlotError, StoreError, open_store
 from sacristan.runs.comparison import panels
 from sacristan.runs.comparison.panels import CurveCache, ThinCurve, View, make_panel, make_panels
 from sacristan.runs.drawing.curve import Curve, Panel, ticks
 from sacristan.runs.drawing.figure_files import draw
 from sacristan.runs.drawing.terminal_plot import draw_text
-from sacristan.runs.errors import PlotError, StoreError
 from sacristan.runs.stores.folders.records import FolderRecords
-from sacristan.runs.stores.opening import open_store
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers import Series
 from sacristan.runs.drawing.curve import downsample, pixels
 
 VALUES = st.lists(st.floats(-1e9, 1e9) | st.sampled_from([math.nan, math.inf, -math.inf]), min_size=1, max_size=290)

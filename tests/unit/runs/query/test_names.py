@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sacristan.runs.errors import FilterError
+from sacristan.runs import FilterError
 from sacristan.runs.query.filters import AllOf, Condition, Not, OneOf, parse_filter
 from sacristan.runs.query.names import full_name, quoted, short_name, similar_names, split_names, unquoted
 

@@ -7,7 +7,7 @@ import pytest
 
 from sacristan.configs import Map
 from sacristan.experiments.probe import canonical
-from sacristan.runs.errors import LaunchError
+from sacristan.runs import LaunchError
 from sacristan.runs.rerun.checking import command_lines
 
 TRAIN = Path("src/train.py")

@@ -6,10 +6,9 @@ import types
 import pytest
 
 from sacristan.observers.provenance.machine import machine, packages
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError, open_store
 from sacristan.runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.stores.opening import open_store
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
 

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
+from sacristan.runs import Tolerance
 from sacristan.runs.rerun.judging import judge
-from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN, Tolerance
+from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, WITHIN
 
 NAN, INF = math.nan, math.inf
 

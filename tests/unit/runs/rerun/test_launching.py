@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.runs.errors import LaunchError
+from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun.launching import OBSERVERS, recorded_launch
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.stores.opening import open_store
 
 
 @pytest.fixture

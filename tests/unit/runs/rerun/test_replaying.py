@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from sacristan.observers.record.points.points import Series
-from sacristan.runs.errors import LaunchError
+from sacristan.observers import Series
+from sacristan.runs import LaunchError
 from sacristan.runs.rerun.replaying import compare_points
 
 

@@ -7,10 +7,9 @@ import subprocess
 import pytest
 
 from sacristan.observers.provenance.git import lab_git_state
-from sacristan.runs.errors import LaunchError
+from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun import restoring
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.stores.opening import open_store
 from tests.folders import read_files
 
 

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
-from sacristan.runs.errors import StoreError
-from sacristan.runs.stores.content import Content, missing_content
+from sacristan.runs import Content, StoreError
+from sacristan.runs.stores.content import missing_content
 
 
 class Torn(io.BytesIO):

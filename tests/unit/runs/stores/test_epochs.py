@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers import Series
 from sacristan.runs.stores.epochs import epochs_at
 
 

@@ -4,8 +4,8 @@ import contextlib
 from types import SimpleNamespace
 
 from sacristan.observers.mongo.documents import object_id
+from sacristan.runs import Run
 from sacristan.runs.stores.mongo.batches import MongoBatches
-from sacristan.runs.stores.run import Run
 
 
 def test_medium_with_a_number_of_another_type_hides_no_other():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from sacristan.runs.errors import SweepError
+from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
 GOOD = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}

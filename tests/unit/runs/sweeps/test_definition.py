@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from sacristan.runs.errors import SweepError
+from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.home import FolderHome

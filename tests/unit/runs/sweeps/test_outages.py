@@ -7,7 +7,7 @@ import socket
 import pymongo
 import pytest
 
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError
 from sacristan.runs.sweeps.study import outages
 from sacristan.runs.sweeps.study.outages import Outages
 

@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 from sacristan.configs.installation import install_command
-from sacristan.runs.errors import MissingExtraError, PlotError
+from sacristan.runs import MissingExtraError, PlotError
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.views import plots

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from sacristan.runs import SweepError
 from sacristan.runs.comparison.inference import holm, paired_test, welch_test
-from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.agents.reevaluation import choose_finalists, fresh_seeds, judge
 
 

@@ -8,7 +8,7 @@ import optuna
 import pytest
 
 from sacristan.configs.installation import install_command
-from sacristan.runs.errors import MissingExtraError
+from sacristan.runs import MissingExtraError
 from sacristan.runs.sweeps.spec.search import METHODS, STOPPING, violations
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest

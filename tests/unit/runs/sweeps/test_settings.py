@@ -5,7 +5,7 @@ import math
 import pytest
 from sacred.arg_parser import get_config_updates
 
-from sacristan.runs.errors import SweepError
+from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.definition import setting_words
 from sacristan.runs.sweeps.spec.spec import read_spec
 

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sacristan.runs.errors import SweepError
+from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.fields import number
 
 

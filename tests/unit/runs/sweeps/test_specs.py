@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sacristan import runs
-from sacristan.runs.errors import SweepError
+from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.search import Objective, read_constraint, violations
 from sacristan.runs.sweeps.spec.spec import read_over, read_spec

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError
 from sacristan.runs.transfer import hidden_words, packed_files
 from sacristan.runs.transfer.hidden_words import HiddenWords
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError
 from sacristan.runs.work.claims import FolderClaims
 from sacristan.runs.work.run_queue import QueuedTask, QueueEntry
 from sacristan.runs.work.worker import End

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.work.worker import Output, TaskSource, Worker, WorkerTask
 

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points import intact_points
@@ -19,7 +20,6 @@ from sacristan.observers.record.points.intact_points import (
     read_blocks,
     read_intact_points,
     read_metric,
-    read_metrics,
 )
 from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.points.rewinding import held, num_missing, read_position

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sacristan.observers import MediaEntry, read_media, read_metrics
 from sacristan.observers.record import files
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.media_files import Content, MediaEntry, read_media
-from sacristan.observers.record.points.intact_points import read_metrics
+from sacristan.observers.record.media_files import Content
 from sacristan.observers.record.points.rewinding import (
     held,
     missing_from,
