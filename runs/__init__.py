@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from sacristan.observers.record.points.points import Series
     from sacristan.runs.comparison.comparing import Comparison, compare
     from sacristan.runs.comparison.difference import Difference, diff
-    from sacristan.runs.comparison.html_report import write_report
+    from sacristan.runs.comparison.reports import write_report
     from sacristan.runs.errors import (
         ArchiveError,
         ChangedError,
@@ -121,7 +121,7 @@ else:
         "sacristan.observers.record.points.points": "Series",
         "sacristan.runs.comparison.comparing": "Comparison compare",
         "sacristan.runs.comparison.difference": "Difference diff",
-        "sacristan.runs.comparison.html_report": "write_report",
+        "sacristan.runs.comparison.reports": "write_report",
         "sacristan.runs.notebooks.experiment_loader": "ExperimentLoader incense",
         "sacristan.runs.query.conditions": "Words",
         "sacristan.runs.rerun.reproducing": "Reproduction reproduce",

@@ -20,9 +20,8 @@ from typing import Any
 from sacred.observers import FileStorageObserver
 
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.file.recording import Recording, recording_of
+from sacristan.observers.file.recording import Recording, SacredsInterface, recording_of
 from sacristan.observers.file.run_file import Beginning
-from sacristan.observers.file.sacreds_interface import SacredsInterface
 from sacristan.observers.file.sessions import (
     OpenRecord,
     folder_of,

@@ -4,26 +4,37 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
+
+from sacred.observers import FileStorageObserver
 
 from sacristan.observers.errors import ResumeError
-from sacristan.observers.file.provenance import LabSources, Provenance
-from sacristan.observers.file.run_file import InfoFile
-from sacristan.observers.file.sacred_form import sacred_metrics, to_ticks
-from sacristan.observers.file.sessions import OpenRecord
+from sacristan.observers.file.run_file import Beginning, InfoFile
+from sacristan.observers.file.sacred_form import plain, sacred_metrics, to_ticks
+from sacristan.observers.file.sessions import LabSources, OpenRecord, Provenance
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.files import shown_path
-from sacristan.observers.record.guarding import Apart, Pace
+from sacristan.observers.record.guarding import Apart, Owned, Pace
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from sacristan.observers.record.run_folder import RunFolder
-from sacristan.observers.record.schema import CONFIG, MAX_SACRED_POINTS, NOTES, RUN, SACRED_METRICS, read_json_if_whole
+from sacristan.observers.record.run_folder import RunFolder, artifact_path
+from sacristan.observers.record.schema import (
+    CONFIG,
+    FORMAT,
+    MAX_SACRED_POINTS,
+    NOTES,
+    RUN,
+    SACRED_METRICS,
+    read_json_if_whole,
+)
 
-__all__ = ["Recording", "recording_of", "recordings_of"]
+__all__ = ["BeginningObserver", "Recording", "SacredsInterface", "recording_of", "recordings_of"]
+
 
 _log = logging.getLogger(__name__)
 
@@ -331,3 +342,99 @@ class Recording:
                 self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
         lost |= {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
         return lost | {"lost_parts": sorted(self._apart.failed)}
+
+
+class BeginningObserver(Owned):
+    """Base of observers that handle both ways in which a run begins in one method."""
+
+    @classmethod
+    def create(cls, *args: Any, **kwargs: Any) -> Self:
+        """Return an observer, like the constructor; for scripts written for Sacred's observers."""
+        return cls(*args, **kwargs)
+
+    def queued_event(
+        self,
+        ex_info: dict[str, Any],
+        command: str,
+        host_info: dict[str, Any],
+        queue_time: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
+        _id: Any,
+    ) -> Any:
+        """Handle Sacred's event for a run that another process will start; see `begin_run`."""
+        return self.begin_run(Beginning(ex_info, command, host_info, queue_time, config, meta_info, _id, True))
+
+    def started_event(
+        self,
+        ex_info: dict[str, Any],
+        command: str,
+        host_info: dict[str, Any],
+        start_time: datetime,
+        config: dict[str, Any],
+        meta_info: dict[str, Any],
+        _id: Any,
+    ) -> Any:
+        """Handle Sacred's event for a run that starts now; see `begin_run`."""
+        return self.begin_run(Beginning(ex_info, command, host_info, start_time, config, meta_info, _id))
+
+    @abstractmethod
+    def begin_run(self, beginning: Beginning) -> Any:
+        """Start to record a run, or record that it is queued; return its id in the observer's store."""
+
+
+class SacredsInterface(BeginningObserver, FileStorageObserver):
+    """Has the methods and attributes of Sacred's observer, and passes `isinstance`.
+
+    Sacred's constructor is not called: every method of it that does something is overridden.
+    """
+
+    VERSION = FORMAT
+
+    def __init__(self) -> None:
+        self.recording: Recording | None = None
+        self._lock = threading.RLock()
+
+    create_from = BeginningObserver.create
+
+    @property
+    def dir(self) -> str | None:  # type: ignore[override]  # Sacred assigns it
+        """The run's folder as text, relative to the working folder if `basedir` is; None before the run starts."""
+        if self.recording is None:
+            return None
+        return str(self.recording.folder) if Path(self.basedir).is_absolute() else self.recording.place
+
+    @property
+    def run_entry(self) -> dict[str, Any] | None:  # type: ignore[override]
+        """The content of `run.json`, which scripts change and pass to `save_json`; None before the run starts."""
+        return None if self.recording is None else self.recording.run.entry
+
+    def save_file(self, filename: str | Path, target_name: str | None = None) -> None:
+        """Copy a file into the run's folder, as an artifact, by default under its own name."""
+        self.keep_artifact(target_name or Path(filename).name, filename)
+
+    def save_json(self, obj: Mapping[str, Any], filename: str) -> None:
+        """Write a JSON file into the run's folder; `run.json` is merged into `run_entry`.
+
+        Raises ArtifactError for a name that leads out of the folder, or belongs to another file of the record.
+        """
+        if self._is_copy():
+            return
+        with self._lock:
+            recording = self._started()
+            if filename == RUN:
+                recording.run.update(obj)
+            else:
+                target = artifact_path(recording.folder, filename)
+                recording.journal.write(target.relative_to(recording.folder.resolve()).as_posix(), plain(obj))
+
+    def _started(self) -> Recording:
+        if self.recording is None:
+            raise RuntimeError("this observer has no run yet: started_event comes first")
+        return self.recording
+
+    @abstractmethod
+    def keep_artifact(
+        self, name: str, filename: str | Path, metadata: dict[str, Any] | None = None, content_type: str | None = None
+    ) -> None:
+        """Keep a file that the run made; recording continues while it is copied."""

@@ -33,8 +33,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from sacristan.observers.mongo.artifacts import ArtifactDelivery
-from sacristan.observers.mongo.contents import Shipment, StoredContents
+from sacristan.observers.mongo.contents import ArtifactDelivery, Shipment, StoredContents
 from sacristan.observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
 from sacristan.observers.mongo.layout import (
     PATIENCE_S,

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import bson
 
 from sacristan.configs.map import abbreviated
-from sacristan.observers.mongo.artifacts import artifact_keys
-from sacristan.observers.mongo.contents import incomplete_files
+from sacristan.observers.mongo.contents import artifact_keys, incomplete_files
 from sacristan.observers.mongo.documents import files_in
 from sacristan.observers.mongo.layout import Collections, Document
 from sacristan.observers.mongo.series import count_points, find_lost_metrics, len_media

@@ -20,9 +20,8 @@ from sacred.observers import RunObserver
 
 from sacristan.configs.installation import missing_package
 from sacristan.observers.errors import MissingExtraError
-from sacristan.observers.file.recording import Recording, recording_of
+from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
-from sacristan.observers.file.sacreds_interface import BeginningObserver
 from sacristan.observers.record.guarding import guarded
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.media_files import MediaEntry

@@ -14,7 +14,7 @@ from sacristan.runs.board.rendering import colours_of
 from sacristan.runs.board.views import TABS, CompareView, RunsView
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.comparing import compare
-from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+from sacristan.runs.comparison.reports import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
 from sacristan.runs.query.flattening import mapping_of, shallowest
 from sacristan.runs.query.texts import is_number

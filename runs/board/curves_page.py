@@ -20,8 +20,7 @@ from sacristan.runs.board.charts import chart_document
 from sacristan.runs.board.rendering import colour_of, colours_of
 from sacristan.runs.board.views import Chart, RunsView, is_chart
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, numbers_response, page
-from sacristan.runs.comparison.curves import Ancestry, joined_series, smoothed
-from sacristan.runs.comparison.expressions import Quantity
+from sacristan.runs.comparison.curves import Ancestry, Quantity, joined_series, smoothed
 from sacristan.runs.comparison.panels import CurveCache, make_panel
 from sacristan.runs.drawing.curve import Curve, Panel, pixels
 from sacristan.runs.errors import FilterError, PlotError

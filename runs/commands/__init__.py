@@ -44,12 +44,12 @@ GROUPS = {
         "run_again.Check": "compare a script of stock Sacred with itself under this lab, before you move",
     },
     "describe and remove": {
-        "describing.Tag": "add tags to a run, for ls --tag",
-        "describing.Rename": "give a run a display name, which lists and legends show",
-        "describing.Note": "show the note of a run, or replace it",
-        "removing.Rm": "move runs to the trash, or delete them",
-        "removing.Restore": "list the trash, or restore runs from it",
-        "removing.Gc": "empty the trash; delete leftovers of crashes, and files that no run uses",
+        "changing.Tag": "add tags to a run, for ls --tag",
+        "changing.Rename": "give a run a display name, which lists and legends show",
+        "changing.Note": "show the note of a run, or replace it",
+        "changing.Rm": "move runs to the trash, or delete them",
+        "changing.Restore": "list the trash, or restore runs from it",
+        "changing.Gc": "empty the trash; delete leftovers of crashes, and files that no run uses",
     },
     "move between stores": {
         "export": "write whole runs into one archive, or a table of runs or metrics",
@@ -74,7 +74,7 @@ COMMANDS = {home: help for group in GROUPS.values() for home, help in group.item
 
 
 def name_of(home: str) -> str:
-    """Return the name of the command in a module (`ls`) or a class (`describing.Tag`)."""
+    """Return the name of the command in a module (`ls`) or a class (`changing.Tag`)."""
     return home.rpartition(".")[2].lower()
 
 

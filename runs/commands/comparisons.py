@@ -8,26 +8,24 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.runs.commands.terminal.arguments import (
-    add_json,
-    add_output,
-    add_run,
-    add_runs,
-    bound,
-    confidence,
-    open_given,
-    output_of,
-)
-from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
-from sacristan.runs.commands.terminal.selection import (
     add_conditions,
     add_curves,
     add_direction,
     add_groups,
+    add_json,
+    add_output,
+    add_run,
+    add_runs,
     add_selection,
+    bound,
     choose_runs,
+    confidence,
     find_chosen,
     names_in,
+    open_given,
+    output_of,
 )
+from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
 from sacristan.runs.commands.terminal.text import (
     Cell,
     Column,
@@ -183,7 +181,7 @@ class Compare:
     def main(arguments: argparse.Namespace) -> int:
         """Compare the groups, and print the result."""
         from sacristan.runs.comparison.comparing import compare
-        from sacristan.runs.comparison.reporting import as_latex
+        from sacristan.runs.comparison.reports import as_latex
 
         by, over = names_in(*arguments.by), names_in(*arguments.over)
         columns = (*by, *over, arguments.metric, "status", "command", "config")
@@ -208,7 +206,7 @@ class Compare:
 
 
 def _print_comparison(comparison: Comparison) -> None:
-    from sacristan.runs.comparison.reporting import PAIR_HEAD, group_head, group_rows, notes, pair_rows
+    from sacristan.runs.comparison.reports import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 
     print_text(comparison.title, "bold")
     print_table(_columns(group_head(comparison)), [list(map(Cell, row)) for row in group_rows(comparison)])
@@ -272,7 +270,7 @@ class Report:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Write the report."""
-        from sacristan.runs.comparison.html_report import write_report
+        from sacristan.runs.comparison.reports import write_report
 
         output_of(arguments)
         output, by = arguments.output, names_in(*arguments.by)

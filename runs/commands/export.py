@@ -14,9 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sacristan.observers.record.redaction import hide_passwords
-from sacristan.runs.commands.terminal.arguments import add_output, add_runs, bound, open_given, output_of
+from sacristan.runs.commands.terminal.arguments import (
+    add_output,
+    add_runs,
+    add_selection,
+    bound,
+    choose_runs,
+    names_in,
+    open_given,
+    output_of,
+)
 from sacristan.runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
-from sacristan.runs.commands.terminal.selection import add_selection, choose_runs, names_in
 from sacristan.runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
 from sacristan.runs.errors import RunsError
 from sacristan.runs.query.texts import count_text, list_text

@@ -7,8 +7,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.commands.terminal.arguments import add_json, bound, open_given
-from sacristan.runs.commands.terminal.selection import add_selection, conditions_in, find_chosen, limit_in, names_in
+from sacristan.runs.commands.terminal.arguments import (
+    add_json,
+    add_selection,
+    bound,
+    conditions_in,
+    find_chosen,
+    limit_in,
+    names_in,
+    open_given,
+)
 from sacristan.runs.commands.terminal.text import (
     Cell,
     Column,

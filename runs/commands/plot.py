@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sacristan.runs.commands.terminal.arguments import (
+    add_curves,
+    add_groups,
     add_json,
     add_output,
     add_runs,
+    add_selection,
     bound,
+    choose_runs,
     confidence,
+    names_in,
     open_given,
     output_of,
 )
 from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
-from sacristan.runs.commands.terminal.selection import add_curves, add_groups, add_selection, choose_runs, names_in
 from sacristan.runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
 if TYPE_CHECKING:

@@ -116,7 +116,7 @@ class Fork:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Replace this process with the new run."""
-        from sacristan.runs.rerun.processes import check_settings
+        from sacristan.runs.rerun.launching import check_settings
         from sacristan.runs.rerun.resuming import fork_launch, with_folder
 
         updates, options = split_rest(arguments.rest)

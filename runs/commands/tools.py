@@ -124,7 +124,7 @@ class Mcp:
         with needing_extra("mcp", "the server"):
             import mcp  # noqa: F401
 
-            from sacristan.runs.documents.mcp.serving import serve
+            from sacristan.runs.documents.mcp import serve
 
         serve(where_of(arguments))
         # A thread may still read an answer that nobody awaits any more.

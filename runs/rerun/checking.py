@@ -19,8 +19,7 @@ from typing import Any
 from sacristan import configs
 from sacristan.observers.record.redaction import redact
 from sacristan.runs.errors import LaunchError
-from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.rerun.processes import end_text, started
+from sacristan.runs.rerun.launching import Launch, end_text, started
 
 __all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
 

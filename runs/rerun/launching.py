@@ -1,29 +1,50 @@
-"""Command lines that start a past run again: script, command, options, folder and environment.
+"""Command lines that start a past run again, and the processes that run them.
 
     launch = recorded_launch(Record(run), config=Path("config.json"), updates=["lr=0.1"])
     pid, code = run_launch(launch)
 
-Everything comes from the record as far as it goes. The notes name what could not be taken from it.
+Everything comes from the record as far as it goes; the notes name what could not be taken from it. A process that this
+one waits for ends with it, even if this one is killed: a small shell waits at the end of a pipe, whose other end the
+kernel closes then.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any, NoReturn
 
 from sacristan import configs
-from sacristan.observers.record.identity import NAMED_CONFIGS_VARIABLE
+from sacristan.configs.slurm import job_id
+from sacristan.observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VARIABLE
 from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact
-from sacristan.runs.errors import LaunchError
+from sacristan.runs.errors import LaunchError, naming_os_errors
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun.record import Record, ScriptStart
 
-__all__ = ["OBSERVERS", "Launch", "check_passwords_alone", "dropped_options", "recorded_launch"]
+__all__ = [
+    "OBSERVERS",
+    "EndsWithUs",
+    "Launch",
+    "become",
+    "check_passwords_alone",
+    "check_settings",
+    "dropped_options",
+    "end_text",
+    "raising_signals",
+    "recorded_launch",
+    "run_launch",
+    "started",
+]
 
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
@@ -49,6 +70,18 @@ _LONG = {
     "-s": "--sql",
     "-t": "--tiny_db",
 }
+# An interrupted run still writes its record and delivers it.
+_END_BOUND_S = 60
+# A line means that nothing is left to do. End of file without one: interrupt the group; kill what does not end.
+_WATCH = """
+read -r _ && exit
+kill -s INT -- "-$0"
+while [ "$1" -gt 0 ] && kill -s 0 -- "-$0"; do
+    sleep 1
+    set -- $(($1 - 1))
+done
+kill -s KILL -- "-$0"
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -282,3 +315,146 @@ def _folder(record: Record) -> tuple[Path, list[str]]:
     started = f"was started in {record.cwd}, which is not there"
     why = started if record.cwd is not None else "does not say in which folder it was started"
     return folder, [f"run {record.id} {why}; it is started in {folder}, where relative paths in its config begin"]
+
+
+class EndsWithUs(contextlib.AbstractContextManager["EndsWithUs"]):
+    """Context manager that ends a process and its group when this one ends: by SIGINT, after `bound_s` by SIGKILL."""
+
+    def __init__(self, group: int, bound_s: int) -> None:
+        self._watch = subprocess.Popen(
+            ["/bin/sh", "-c", _WATCH, str(group), str(bound_s)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # so that a Ctrl-C does not end it
+        )
+
+    def release(self) -> None:
+        """Stop watching; the process then lives on its own."""
+        with contextlib.suppress(BrokenPipeError):
+            self._watch.communicate(b"\n")
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _naming(launch: Launch) -> contextlib.AbstractContextManager[None]:
+    """Turn errors of the system into one that names the command and the folder."""
+    return naming_os_errors(f"{launch.text} cannot be started in {launch.cwd}", kind=LaunchError)
+
+
+def check_settings(launch: Launch) -> None:
+    """Let an experiment check its settings with `print_config`; nothing is run, and nothing recorded."""
+    with _naming(launch):
+        done = subprocess.run(
+            launch.command,
+            cwd=launch.cwd,
+            env=launch.environ({CHECK_VARIABLE: "1"}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            errors="replace",
+            check=False,
+        )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"the experiment ended with exit code {done.returncode}"]
+        errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+        raise LaunchError(errors[-1] if errors else f"the experiment does not start: {lines[-1]}")
+
+
+def become(launch: Launch) -> NoReturn:
+    """Replace this process with the experiment's, which keeps the pid, the terminal and the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    with _naming(launch):
+        os.chdir(launch.cwd)
+        os.execve(launch.command[0], launch.command, launch.environ())
+    raise AssertionError  # execve does not return
+
+
+def run_launch(launch: Launch, output: int | None = None) -> tuple[int, int]:
+    """Run a process to its end, and return its pid and its exit code, negative for a signal."""
+    with started(launch, output) as process:
+        return process.pid, process.wait()
+
+
+@contextlib.contextmanager
+def started(launch: Launch, output: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process, and end it with the block as Ctrl-C would.
+
+    Ctrl-C, SIGTERM and SIGHUP leave the block. If this process is killed, the other one is interrupted all the same.
+    Without an `output`, it prints to stdout and stderr of this process.
+    """
+    # A script starts a command followed by `&` with SIGINT ignored, which children inherit.
+    is_ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    with _naming(launch):
+        process = subprocess.Popen(
+            launch.command,
+            cwd=launch.cwd,
+            env=launch.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            process_group=0,  # so that a Ctrl-C reaches it once, from here
+            preexec_fn=_take_interrupts if is_ignored else None,
+        )
+    with EndsWithUs(process.pid, _END_BOUND_S), raising_signals():
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                _end(process)
+
+
+def _take_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children as Ctrl-C would; kill them if that takes too long, or after a second Ctrl-C."""
+    _signal(process, signal.SIGINT)
+    try:
+        process.wait(_END_BOUND_S)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
+        _signal(process, None)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[bytes], number: int | None) -> None:
+    """Send a signal to a process and its children, or kill them; without process groups, to the process alone."""
+    with contextlib.suppress(ProcessLookupError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if number is None else number)
+        elif number is None:
+            process.kill()
+        else:
+            process.terminate()
+
+
+@contextlib.contextmanager
+def raising_signals() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM and SIGHUP where they would end this process; only the main thread can do so."""
+
+    def leave(number: int, frame: Any) -> None:
+        if job_id() is not None:  # Slurm may send it to all processes of a job, and to srun, which passes it on
+            signal.signal(number, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    # nohup ignores SIGHUP on purpose.
+    handled = [number for number in numbers if signal.getsignal(number) == signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def end_text(code: int) -> str:
+    """Describe how a process ended, from its exit code, negative for a signal."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code}"

@@ -28,8 +28,8 @@ from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun.environment import Differing, compare_flags, compare_libraries, compare_reads, parsed_sources
 from sacristan.runs.rerun.judging import cause_of, judge
+from sacristan.runs.rerun.launching import end_text, run_launch
 from sacristan.runs.rerun.planning import Plan, planned
-from sacristan.runs.rerun.processes import end_text, run_launch
 from sacristan.runs.rerun.record import Record, digest_of, is_content_of, is_written_by
 from sacristan.runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
 from sacristan.runs.stores.opening import open_store

@@ -281,7 +281,7 @@ def _inflated(data: bytes, budget: Budget) -> bytes:
 
 def _records_of_wandb(data: bytes) -> Iterator[tuple[str, bytes]]:
     """Yield the records, which span the blocks of the file."""
-    from sacristan.runs.transfer.trackers.wandb_log import records
+    from sacristan.runs.transfer.trackers.wandb_files import records
 
     damages: list[tuple[int, int]] = []
     yield from ((PIECE, record) for record in records(data, damages))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sacristan.configs.installation import install_command
 from sacristan.runs.errors import ServerError
-from sacristan.runs.rerun.processes import EndsWithUs
+from sacristan.runs.rerun.launching import EndsWithUs
 
 __all__ = ["Mongod", "find_mongod"]
 

@@ -26,8 +26,7 @@ from sacristan.observers.record.schema import CLAIMS, RUN
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.query.times import time_of
-from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.rerun.launching import Launch, end_text
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
 from sacristan.runs.stores.mongo.backend import MongoBackend

@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sacristan.runs.errors import RunsError
-from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.rerun.processes import raising_signals
+from sacristan.runs.rerun.launching import Launch, raising_signals
 from sacristan.runs.work.claims import Claims
 from sacristan.runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
 

@@ -21,7 +21,7 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.runs import ForeignError, LaunchError, copy, export_runs, open_store
 from sacristan.runs.rerun.record import Record
-from sacristan.runs.transfer.trackers import READERS, wandb_log
+from sacristan.runs.transfer.trackers import READERS, wandb_files
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 
 MOST = "1.7976931348623157e+308"
@@ -116,7 +116,7 @@ def test_run_of_wandb_keeps_its_user(store, tmp_path):
     [source, _, _] = sorted((unpack("wandb", tmp_path) / "wandb").glob("*/*.wandb"))
     environment = messages.EnvironmentRecord(os="Linux", username="ada")
     record = messages.Record(environment=environment).SerializeToString()
-    header = wandb_log._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
+    header = wandb_files._HEAD.pack(zlib.crc32(record, zlib.crc32(b"\1")), len(record), 1)  # in one piece
     source.write_bytes(source.read_bytes() + header + record)
     take(source, store)
     assert [run["user"] for run in store.find("user=ada")] == ["ada"]
@@ -127,7 +127,7 @@ def _wandb_run(folder, id, losses, **names):
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
     folder.mkdir(parents=True)
     with (folder / f"run-{id}.wandb").open("wb") as stream:
-        log = wandb_log.LogWriter(stream)
+        log = wandb_files.LogWriter(stream)
         log.add(messages.Record(run=messages.RunRecord(run_id=id, **names)).SerializeToString())
         for step, loss in enumerate(losses):
             row = messages.HistoryRecord(step=messages.HistoryStep(num=step))
@@ -162,16 +162,16 @@ def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed
     [source, _, _] = sorted((unpack("wandb", tmp_path) / "wandb").glob("*/*.wandb"))
     data = source.read_bytes()
     large = data[:7] + b"".join(_framed(data))  # over several blocks
-    whole = list(wandb_log.records(large, []))
+    whole = list(wandb_files.records(large, []))
     for size in [8, 13, 14, 32768, 32769, len(large) - 1, *np.linspace(20, len(large) - 2, 14).astype(int)]:
         damages = []
-        found = list(wandb_log.records(large[:size], damages))
+        found = list(wandb_files.records(large[:size], damages))
         assert found == whole[: len(found)]
         assert [end for _, end in damages] == [size]
     for place in np.linspace(7, len(large) - 1, 40).astype(int):
         damages = []
         flipped = large[:place] + bytes([large[place] ^ 8]) + large[place + 1 :]
-        found = list(wandb_log.records(flipped, damages))
+        found = list(wandb_files.records(flipped, damages))
         [(start, end)] = damages
         assert start <= place < end <= start + 2 * 32768
         assert Counter(found) < Counter(whole)
@@ -191,7 +191,7 @@ def test_wandb_file_cut_anywhere_keeps_the_whole_records_before_and_is_completed
 def _framed(data):
     """Yield the records of a file as they lie in blocks, three times over."""
     at = 7
-    for record in list(wandb_log.records(data, [])) * 3:
+    for record in list(wandb_files.records(data, [])) * 3:
         first = True
         while True:
             room = 32768 - at % 32768
@@ -201,7 +201,7 @@ def _framed(data):
                 continue
             piece, record = record[: room - 7], record[room - 7 :]
             kind = (1 if first else 4) if not record else (2 if first else 3)
-            yield wandb_log._HEAD.pack(zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
+            yield wandb_files._HEAD.pack(zlib.crc32(piece, zlib.crc32(bytes([kind]))), len(piece), kind) + piece
             at += 7 + len(piece)
             first = False
             if not record:

@@ -21,7 +21,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.configs.installation import install_command
-from sacristan.runs.documents.mcp.tools import MAX_CHARS, NOTICE, answer_text
+from sacristan.runs.documents.mcp import MAX_CHARS, NOTICE, answer_text
 from tests.documents import checked, record
 
 ROOT = Path(__file__).parents[2]
@@ -203,7 +203,7 @@ def test_stdout_has_the_protocol_only_and_closed_stdin_ends_the_process(recorded
 def test_database_that_does_not_answer_is_an_error_in_time(mongod, ask, tmp_path):
     mongod.start()
     where = f"{mongod.url}/away?serverSelectionTimeoutMS=500"
-    script = "import sys; from sacristan.runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=2)"
+    script = "import sys; from sacristan.runs.documents.mcp import serve; serve(sys.argv[1], timeout_s=2)"
     stopped = []
 
     def stop(number):
@@ -269,7 +269,7 @@ def test_run_with_a_huge_log_is_answered_in_time(recorded, ask, tmp_path):
         lines = (f"step {words.randrange(300)}\n" for _ in range(500_000))
         (where / id / "cout.txt").write_text("".join(lines))
     os.truncate(where / "3" / "cout.txt", 2**36)  # most of it are no blocks on the disk
-    script = "import sys; from sacristan.runs.documents.mcp.serving import serve; serve(sys.argv[1], timeout_s=15)"
+    script = "import sys; from sacristan.runs.documents.mcp import serve; serve(sys.argv[1], timeout_s=15)"
     questions = [
         ("diff", {"a": "1", "b": "2", "log": True}),
         ("diff", {"a": "1", "b": "3", "log": True}),

@@ -158,7 +158,7 @@ def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
 
     Returns only with `dry`, which prints the command instead.
     """
-    from sacristan.runs.rerun.processes import become
+    from sacristan.runs.rerun.launching import become
 
     for note in launch.notes:
         print_to_stderr(note)

@@ -18,7 +18,7 @@ from typing import IO, Any, Protocol
 
 from sacristan.observers.record.identity import TRIAL_VARIABLE
 from sacristan.runs.errors import RunsError
-from sacristan.runs.rerun.processes import EndsWithUs
+from sacristan.runs.rerun.launching import EndsWithUs
 from sacristan.runs.sweeps.agents.agent import Agent
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.study.place import Place

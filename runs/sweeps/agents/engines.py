@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sacristan.runs.errors import SweepError, needing_extra
-from sacristan.runs.rerun.processes import end_text
+from sacristan.runs.rerun.launching import end_text
 from sacristan.runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
 from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
 from sacristan.runs.sweeps.agents.trials import AgentOptions

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from sacristan.runs.rerun.processes import raising_signals
+from sacristan.runs.rerun.launching import raising_signals
 
 
 @pytest.mark.parametrize("job", [None, "7"])

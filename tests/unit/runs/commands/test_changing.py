@@ -1,8 +1,8 @@
-"""The command `restore`."""
+"""The commands that change runs."""
 
 from types import SimpleNamespace
 
-from sacristan.runs.commands import removing
+from sacristan.runs.commands import changing
 
 
 def test_each_of_several_runs_that_had_the_same_id_is_named(monkeypatch, capsys):
@@ -18,6 +18,6 @@ def test_each_of_several_runs_that_had_the_same_id_is_named(monkeypatch, capsys)
         def restore(self, key):
             return next(runs)
 
-    monkeypatch.setattr(removing, "open_given", lambda arguments: Store())
-    assert removing.Restore.main(SimpleNamespace(runs=["1", "1"], json=False)) == 0
+    monkeypatch.setattr(changing, "open_given", lambda arguments: Store())
+    assert changing.Restore.main(SimpleNamespace(runs=["1", "1"], json=False)) == 0
     assert capsys.readouterr().out == "run 1 is back\nrun 1 was restored as run 2\n"
