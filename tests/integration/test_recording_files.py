@@ -21,8 +21,9 @@ from sacristan.observers.record.identity import is_alive, true_status
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.point_log import PointLog
+from sacristan.observers.record.points.points import summarize
 from sacristan.observers.record.schema import LIVE
-from sacristan.runs import reap
+from sacristan.runs import open_store, reap
 from tests.integration.conftest import HEAD
 from tests.processes import run
 
@@ -351,6 +352,17 @@ def check_every_point(folder, logged):
     assert logged <= len(loss) <= logged + 1
 
 
+def check_summary(folder):
+    """See to it that lists and the run itself sum up every point, although no heartbeat came after the last ones."""
+    loss = read_metrics(folder)["loss"]
+    summary = summarize(loss.values, loss.steps)
+    with open_store(folder.parent) as store:
+        for _ in range(2):  # as it is indexed, and from the index
+            [found] = store.find(f"loss.count={len(loss)} and loss.last={summary['last']!r}")
+            assert found.summary["loss"] == summary
+            assert store.find(f"loss.count<{len(loss)}") == []
+
+
 @pytest.mark.parametrize(
     ("rest", "at_least"), [(20, 10_000), (1000, 200_000), pytest.param(10**9, 400_000, marks=pytest.mark.slow)]
 )
@@ -361,9 +373,13 @@ def test_killed_run_keeps_every_point(tmp_path, rest, at_least, start, wait_for)
     # While it lives, they are all there, too.
     before = logged_by(tmp_path)
     assert len(read_metrics(folder)["loss"]) >= before
+    wait_for((folder / "summary.json").exists, "a heartbeat")
+    with open_store(folder.parent) as store:
+        assert store.find("loss.count>0")[0].status == "RUNNING"
     recorded.process.kill()
     recorded.process.wait()
     check_every_point(folder, logged_by(tmp_path))
+    check_summary(folder)
     run, lease = load(folder), load(folder, "lease.json")
     assert run["status"] == "RUNNING"
     assert not is_alive(lease)
@@ -396,6 +412,7 @@ def test_run_killed_before_its_first_heartbeat_keeps_every_point(tmp_path, start
     recorded.process.wait()
     assert (tmp_path / "runs" / "1" / "metrics.bin").stat().st_size == 0
     check_every_point(tmp_path / "runs" / "1", logged_by(tmp_path))
+    check_summary(tmp_path / "runs" / "1")
 
 
 @pytest.mark.sampled(1)

@@ -15,8 +15,9 @@ import operator
 import os
 import struct
 import zlib
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -359,10 +360,31 @@ def _status(folder: Path) -> tuple[int, int]:
 
 def read_summaries(folder: Path) -> Summaries:
     """Return the summary of every metric, over all intact points in `metrics.bin`."""
+    return _summaries_with(folder, [])
+
+
+def latest_summary(folder: Path, written: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the summary of every metric, over all intact points of a killed run.
+
+    None if `written`, the content of its `summary.json`, has them all.
+    """
+    live, num_points = read_live(folder), _status(folder)[1] // POINT.itemsize
+    new = [there[max(0, num_points - base) :] for base, there in live]
+    counts = [row.get("count") for row in written.values() if isinstance(row, Mapping)]
+    if sum(count for count in counts if isinstance(count, int)) == num_points + sum(map(len, new)):
+        return None
+    return _summaries_with(folder, new).rows
+
+
+def _summaries_with(folder: Path, new: Iterable[np.ndarray]) -> Summaries:
+    """Return the summaries over all intact points in `metrics.bin`, and new ones (n,)."""
     summary, names, start = NO_SUMMARIES, read_names(folder), 0
     while True:
         points, count = read_intact_points(folder, start, start + CHUNK_POINTS)
         if not count:
-            return summary
+            break
         summary = add_to_summaries(summary, points, names)
         start += count
+    for points in new:
+        summary = add_to_summaries(summary, points, names)
+    return summary

@@ -13,15 +13,19 @@ import json
 import math
 import operator
 import os
+import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
 from sacristan.observers.record.schema import (
     CONFIG,
     INFO,
+    LEASE,
+    LIVE,
     NAMES,
     NOTES,
     POINTS,
@@ -31,6 +35,7 @@ from sacristan.observers.record.schema import (
     newer_format,
 )
 from sacristan.runs.query.flattening import read_serialized
+from sacristan.runs.query.index.scanning import COARSE_NS
 from sacristan.runs.query.names import LEFT_OUT, TIMES
 from sacristan.runs.query.times import DURATION, duration_s, time_text
 
@@ -61,6 +66,7 @@ __all__ = [
     "read_documents",
     "residual",
     "summary_of",
+    "summary_of_killed",
 ]
 
 # Kinds of values, in the order of a sorted column. SQLite has no NaN, no integers beyond 64 bits (BIG) and no booleans,
@@ -207,6 +213,9 @@ def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Document
     for name, origin, _ in _FILES:
         if origin in origins and not _read(folder, name, MAX_FILE_BYTES, documents) and name == SUMMARY:
             _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, documents)
+        if origin in origins and name == SUMMARY:
+            latest = summary_of_killed(folder, _parse(documents, SUMMARY, []))
+            documents.content |= {} if latest is None else {SUMMARY: json.dumps(latest).encode()}
     if OF_RUN in origins and RUN not in documents.content and not documents.problems:
         documents.problems.append(f"{RUN} is missing: the run is just being made, or this is not a run")
     elif b'"format": ' in documents.content.get(RUN, b"") and not os.path.lexists(f"{folder}/{CONFIG}"):
@@ -214,6 +223,34 @@ def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Document
     if OF_SUMMARY in origins and not os.path.lexists(f"{folder}/{NAMES}") and _has_points(folder):
         documents.problems.append(f"{NAMES} is missing: the metrics have no names")
     return documents
+
+
+def summary_of_killed(folder: Path, written: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the summary of a run that was killed after its latest `summary.json`, whose content is `written`.
+
+    None if the file has all of its points, or the run lives: then its next heartbeat writes it.
+    """
+    if not os.path.lexists(f"{folder}/{LIVE}") or _lives(folder):
+        return None
+    from sacristan.observers.record.points.intact_points import latest_summary  # lists of other runs need no numpy
+
+    with contextlib.suppress(OSError, ValueError):
+        return latest_summary(folder, written or {})
+    return None
+
+
+def _lives(folder: Path) -> bool:
+    """Return whether a run may have a heartbeat soon.
+
+    One that has had none for a while is taken for killed, although its lease may be valid longer: this is asked again
+    only when its files change.
+    """
+    lease = read_lease(folder)
+    if lease is None or not is_alive(lease):
+        return False
+    with contextlib.suppress(OSError):
+        return os.stat(f"{folder}/{LEASE}").st_mtime_ns > time.time_ns() - COARSE_NS  # noqa: PTH116
+    return False
 
 
 def _has_points(folder: Path) -> bool:

@@ -44,7 +44,7 @@ from sacristan.observers.record.schema import (
 from sacristan.observers.record.stored_files import md5_in
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query.flattening import list_of, mapping_of, without_pickles
-from sacristan.runs.query.index.fields import summary_of
+from sacristan.runs.query.index.fields import summary_of, summary_of_killed
 from sacristan.runs.query.index.scanning import COARSE_NS, has_record
 from sacristan.runs.query.times import in_utc, without_zone
 from sacristan.runs.stores.content import Content, Medium, StoredArtifact, missing_content
@@ -93,6 +93,8 @@ class FolderRecords(Backend):
         part = without_pickles(_read(folder / _FILES[name]))
         if name == "summary" and not part and (folder / SACRED_METRICS).exists():
             return summary_of(_read(folder / SACRED_METRICS)) or {}
+        if name == "summary":
+            return summary_of_killed(folder, part) or part
         return part
 
     def _damage(self, run: StoredRun) -> list[str]:

@@ -15,6 +15,7 @@ OFFERED = {
     "ConfigObserver": {"FileObserver", "MongoObserver"},
     "GraphObserver": {"TensorBoardObserver"},
     "HasFolder": {"FileObserver", "TensorBoardObserver", "FileStorageObserver"},
+    "HasLoss": {"FileObserver", "MongoObserver"},
     "LeasedObserver": {"FileObserver", "MongoObserver"},
     "MediaObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
     "OutputObserver": {"FileObserver", "MongoObserver", "TensorBoardObserver"},
