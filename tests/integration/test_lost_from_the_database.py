@@ -14,6 +14,7 @@ from sacristan.observers.mongo.delivery import Delivery
 from sacristan.runs import sync
 
 LOSSES = {
+    "piece": lambda database: database.fs.chunks.delete_one({"n": 1}),
     "database": lambda database: database.client.drop_database(database.name),
     "runs": lambda database: database.runs.drop(),
     "document": lambda database: database.runs.delete_one({}),
@@ -94,7 +95,7 @@ def undisturbed(recorded, mongo_url):
         client.drop_database(database.name)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_the_database_loses_is_sent_again(tmp_path, recorded, undisturbed, database, mongo_url, loss):
     folder = tmp_path / "runs" / "1"

@@ -97,7 +97,7 @@ def test_file_keeps_no_secret_and_is_the_owners_alone(file):
     secret = file.add("ann", Role.READ)
     assert len(secret) == 43
     assert secret not in file.path.read_text()
-    assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (file.path, file.path.parent)] == [0o600, 0o700]
     with pytest.raises(ServerError, match="there is a token 'ann' already"):
         file.add("ann", Role.WRITE)
     for name in ("", "../ann", "a b", ".x", "x" * 41, "a\n"):

@@ -191,6 +191,7 @@ def test_tokens_continue_by_what_the_last_ones_in_the_context_make_likely():
     assert likeliest[6] == model(start[None, -4:])[0, -1].argmax()
     drawn = [continue_tokens(model, start, 20, 1.0, torch.Generator().manual_seed(seed)).tolist() for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
+    assert continue_tokens(model, start, 20, generator=torch.Generator().manual_seed(0)).tolist() == drawn[0]
     cold = continue_tokens(model, start, 3, 1e-6, torch.Generator().manual_seed(0))
     assert cold.tolist() == likeliest.tolist()
 
