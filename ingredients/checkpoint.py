@@ -44,7 +44,7 @@ def config() -> None:
     resume: str | None = None
     # with resume=auto, in a job of Slurm: queue the job again if a signal other than Ctrl-C ends the run
     requeue = False
-    # checkpoint for the commands evaluate, predict and export: PATH.pt, run:ID (its best weights) or run:ID@last
+    # checkpoint for evaluate, predict and export: PATH.pt, run:ID (its best weights), run:ID@last, artifact:NAME:ALIAS
     path: str | None = None
     # type of weights and computation in evaluate and predict: float16 and bfloat16 take half the memory
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
@@ -222,5 +222,5 @@ def _checkpoint(path: str | None, run: Any) -> Path:
     folder = None if run is None else run.folder
     # Rank 0 alone is recorded, and knows where the folder of runs is.
     return current().from_first(
-        lambda: find_weights(path, None if folder is None else folder.parent, "checkpoint.path")
+        lambda: find_weights(path, None if folder is None else folder.parent, "checkpoint.path", run)
     )

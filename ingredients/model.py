@@ -54,7 +54,7 @@ def config() -> None:
     options = OPTIONS.get(name, {})
     # initial weights: default, xavier, kaiming, orthogonal, ...; {name: normal, std: 0.1}; [{match: head, name: zeros}]
     init: str | list[dict] | dict = "default"
-    # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights), run:ID@last, or None
+    # weights to start from: PATH.pt, PATH.safetensors, run:ID (its best weights), run:ID@last or artifact:NAME:ALIAS
     weights: str | None = None
     # require the weights to match in every name and shape; False loads those that match and reports the others
     strict = True
@@ -190,7 +190,9 @@ def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
 
     folder = getattr(run, "folder", None)
     # Only rank 0 is recorded and knows the folder of runs.
-    path = current().from_first(lambda: find_weights(config.weights, None if folder is None else folder.parent))
+    path = current().from_first(
+        lambda: find_weights(config.weights, None if folder is None else folder.parent, run=run)
+    )
     state = rename(read_weights(path), config.rename)
     report = load_weights_into(model, state, strict=config.strict, source=config.weights)
     _log.info("%s", report.describe(config.weights))

@@ -25,6 +25,7 @@ from sacristan.observers import media
 from sacristan.observers.errors import (
     ArtifactDamagedError,
     ArtifactError,
+    ArtifactMovedError,
     ArtifactNotFoundError,
     DestinationError,
     MediaError,
@@ -41,6 +42,7 @@ __all__ = [
     "ArtifactDamagedError",
     "ArtifactError",
     "ArtifactFile",
+    "ArtifactMovedError",
     "ArtifactNotFoundError",
     "ArtifactStore",
     "ArtifactVersion",

@@ -4,6 +4,7 @@ ObserversError                      the root: catch it for all of the following
 ├── ArtifactError                   an artifact cannot be logged, found or kept
 │   ├── ArtifactNotFoundError       there is no such artifact or version; a LookupError
 │   ├── ArtifactDamagedError        a manifest or a content has changed since it was logged
+│   ├── ArtifactMovedError          an alias names another version than expected
 │   └── ReservedNameError           an artifact has the name of a file of the record; a FileExistsError
 ├── DestinationError                the database to deliver to is named incorrectly; a ValueError
 ├── MediaError                      a logged medium cannot be shown; a ValueError
@@ -22,6 +23,7 @@ from __future__ import annotations
 __all__ = [
     "ArtifactDamagedError",
     "ArtifactError",
+    "ArtifactMovedError",
     "ArtifactNotFoundError",
     "DestinationError",
     "MediaError",
@@ -50,6 +52,10 @@ class ArtifactNotFoundError(ArtifactError, LookupError):
 
 class ArtifactDamagedError(ArtifactError):
     """A manifest or a content has changed since it was logged."""
+
+
+class ArtifactMovedError(ArtifactError):
+    """An alias names another version than expected, because somebody moved it; the message says which."""
 
 
 class ReservedNameError(ArtifactError, FileExistsError):

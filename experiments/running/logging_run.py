@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +23,8 @@ from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError, Res
 from sacristan.observers.file.recording import Recording, recordings_of
 from sacristan.observers.media.kinds import Media
 from sacristan.observers.record.directions import note_better
+from sacristan.observers.record.identity import USED_ARTIFACTS_VARIABLE
+from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.points.rewinding import Position
 from sacristan.observers.record.protocols import ArtifactObserver, ArtifactSource
 from sacristan.observers.record.schema import EXECUTED_CELLS
@@ -84,7 +88,7 @@ class LoggingRun(Run):
             metadata: Facts about it, by name; JSON.
 
         Returns:
-            The version.
+            The version; `version.alias("champion")` gives it a name that moves.
 
         Raises:
             ArtifactError: If the run is not recorded, or the artifact cannot be read or kept.
@@ -97,8 +101,12 @@ class LoggingRun(Run):
 
         It is looked up in the folder of runs first, then in MongoDB, from which its contents are downloaded.
 
+        The record keeps the version, not the name: if an alias moves, `sacristan reproduce` and a resumed run use the
+        version that the run got.
+
         Args:
-            reference: `name` or `name:latest`, `name:v3`, or `name@` and the start of its digest.
+            reference: `name` or `name:latest`, `name:champion` with an alias, `name:v3`, or `name@` and the start of
+                its digest.
 
         Raises:
             ArtifactError: If there is no such version, it is damaged, or the run is not recorded.
@@ -262,20 +270,58 @@ def _log_artifact(
         version = _store(recording.base).log(name, path, type, metadata, recording.uid)
         recording.note_artifact("artifacts_logged", version.entry())
         versions.append(version)
-    return versions[0]
+    return _with_mover(run, versions[0])
 
 
 def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
-    """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`.
-
-    `reference` is `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
-    """
+    """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`."""
     recordings = _recordings(run)
-    version = _find(run, reference, recordings)
+    moves = parse_reference(reference).moves
+    version = _find(run, _used_before(reference, recordings) if moves else reference, recordings)
     for recording in recordings:
         _store(recording.base).note_use(version, recording.uid)
-        recording.note_artifact("artifacts_used", version.entry())
-    return version
+        recording.note_artifact("artifacts_used", version.entry() | ({"reference": reference} if moves else {}))
+    return _with_mover(run, version)
+
+
+def _used_before(reference: str, recordings: list[Recording]) -> str:
+    """Return the version that a run, or the run that it reproduces, got for a reference; otherwise the reference.
+
+    So an alias names one version for the whole run, also if that is resumed, unless the run moves it itself. `latest`
+    may always be what it logged meanwhile.
+    """
+    reproduced = parse_json(os.environ.get(USED_ARTIFACTS_VARIABLE) or "{}")
+    if reference in reproduced:
+        _log.info("%s is %s, as in the run that is reproduced", reference, reproduced[reference])
+        return str(reproduced[reference])
+    wanted, record = parse_reference(reference), recordings[0].run.entry
+    moved = [(entry["name"], entry["alias"]) for entry in record.get("artifacts_aliased", ())]
+    if wanted.alias is None or (wanted.name, wanted.alias) in moved:
+        return reference
+    used = [entry for entry in record.get("artifacts_used", ()) if entry.get("reference") == reference]
+    return f"{wanted.name}@{used[0]['digest']}" if used else reference
+
+
+def _with_mover(run: Run, version: ArtifactVersion) -> ArtifactVersion:
+    """Return a version whose aliases are moved wherever the run is recorded."""
+    return dataclasses.replace(version, mover=functools.partial(_move_alias, run))
+
+
+def _move_alias(run: Any, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+    """Move an alias to a version in every folder that a run is recorded in; the database follows."""
+    run._owner.check("move aliases", ArtifactError)
+    recordings = _recordings(run)
+    if was is not None and recordings[0].is_spool:
+        raise ArtifactError(
+            f"{version.name}:{alias}: got was={was!r}, but this run is recorded in a database alone, which gets the "
+            "move later; leave it out, or use: sacristan artifacts alias --was"
+        )
+    for recording in recordings:
+        store = _store(recording.base)
+        stored = store.resolve(f"{version.name}@{version.digest}")
+        move = store.alias(stored.name, alias, stored.version, was, run=recording.uid)
+        entry = {"name": stored.name, "digest": stored.digest, "alias": alias, "by": move.by, "time": move.time}
+        recording.note_artifact("artifacts_aliased", entry)
 
 
 def _recordings(run: Run) -> list[Recording]:
@@ -294,7 +340,7 @@ def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVers
     stores = [_store(recording.base) for recording in recordings]
     sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
     # A spool belongs to one run, and its numbers mean nothing to others.
-    if recordings[0].is_spool and wanted.number is not None:
+    if recordings[0].is_spool and (wanted.number is not None or wanted.alias is not None):
         version = _fetch(sources, reference, stores[0])
         if version is not None:
             return version

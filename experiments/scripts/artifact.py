@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from sacristan.observers.artifacts.aliases import LATEST
+from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import ArtifactVersion
-from sacristan.observers.errors import ArtifactError
+from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.media.kinds import Media
 
 __all__ = ["Artifact", "UsedArtifact", "log_artifact", "matching", "use_artifact"]
+
+_log = logging.getLogger(__name__)
+
+# How often to move an alias again that other processes move at the same time.
+_MOST_TRIES = 100
 
 
 class UsedArtifact:
@@ -27,6 +35,7 @@ class UsedArtifact:
 
     def __init__(self, version: ArtifactVersion | None) -> None:
         self._version = version
+        self._aliases: list[str] | None = None
         self.metadata: dict[str, Any] = {} if version is None else dict(version.metadata)
 
     @property
@@ -62,8 +71,24 @@ class UsedArtifact:
 
     @property
     def aliases(self) -> list[str]:
-        """The aliases that it was logged with."""
-        return list(self.metadata.get("aliases", ()))
+        """The aliases that name it, among them `latest`; change the list, and call `save`."""
+        if self._aliases is None:
+            self._aliases = [] if self._version is None else _present_aliases(self._version)
+        return self._aliases
+
+    def save(self) -> None:
+        """Move the aliases that were added to `aliases` to this version, and remove those that were taken away.
+
+        Raises:
+            ArtifactError: If an alias cannot be moved.
+        """
+        store, version = _store_of(self._stored), self._stored
+        wanted, before = set(self.aliases), set(_present_aliases(version))
+        for alias in sorted(wanted - before - {LATEST}):
+            version.alias(alias)
+        for alias in sorted(before - wanted - {LATEST}):
+            store.alias(version.name, alias, None, was=version.version)
+        self._aliases = None
 
     @property
     def description(self) -> str | None:
@@ -195,12 +220,11 @@ class Artifact(UsedArtifact):
         """Log it into a run, a `LabRun`; None records nothing."""
         if run is None:
             return
-        self.metadata |= {
-            **({"aliases": [aliases] if isinstance(aliases, str) else list(aliases)} if aliases else {}),
-            **({"references": self._links} if self._links else {}),
-        }
+        self.metadata |= {"references": self._links} if self._links else {}
         with self._laid_out() as path:
-            self._version = run.log_artifact(self._name, path, self._type, self.metadata)
+            version = run.log_artifact(self._name, path, self._type, self.metadata)
+        _move_aliases(version, [*self.aliases, *([aliases] if isinstance(aliases, str) else aliases or ())])
+        self._version, self._aliases = version, None
         if self._made is not None:
             self._made.cleanup()
 
@@ -222,6 +246,32 @@ class Artifact(UsedArtifact):
                 except OSError:
                     _copy(path, target, self._name)
             yield Path(folder)
+
+
+def _store_of(version: ArtifactVersion) -> ArtifactStore:
+    return ArtifactStore(version.contents.parent.parent)
+
+
+def _present_aliases(version: ArtifactVersion) -> list[str]:
+    """Return the aliases that name a version in its folder of runs, `latest` first."""
+    store = _store_of(version)
+    newest = [LATEST] if store.resolve(version.name).digest == version.digest else []
+    return [*newest, *(alias for alias, move in store.aliases(version.name).items() if move.digest == version.digest)]
+
+
+def _move_aliases(version: ArtifactVersion, aliases: Sequence[str]) -> None:
+    """Move aliases to a version; one that moves to the newest version by itself, or is invalid, ends no training."""
+    for alias in dict.fromkeys(aliases):
+        if alias == LATEST:
+            continue
+        for _ in range(_MOST_TRIES):
+            try:
+                version.alias(alias)
+            except ArtifactMovedError:
+                continue  # another process was faster, and the last one counts
+            except ArtifactError as error:
+                _log.warning("%s keeps no alias %r: %s", version, alias, error)
+            break
 
 
 def _copy(path: Path, target: Path, name: str) -> None:

@@ -310,7 +310,7 @@ class TrackedRun:
             artifact_or_path: An `Artifact`, or the path of a file or folder.
             name: Its name; by default that of the artifact, or of the file.
             type: Its type, such as dataset or model; by default that of the artifact.
-            aliases: Kept in its metadata; `latest` and `v1`, `v2`, ... are given by themselves.
+            aliases: Names that move to this version, such as `best`; `latest` does so by itself.
             metadata: Facts about it, by name.
             **options: W&B's other ones, without a meaning.
 

@@ -6,10 +6,13 @@ PATH.pt, PATH.pth      a checkpoint of the lab, or a state dict that `torch.save
 PATH.safetensors       a file of safetensors (extra `safetensors`)
 run:ID                 the best weights of another run of the same store
 run:ID@NAME            its checkpoints/NAME.pt, such as run:17@last
+artifact:NAME:VERSION  the weights in a version of an artifact, such as artifact:net:v7 or artifact:net:champion
+artifact:.../FILE      one of its files, if it has several
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import pickle
@@ -21,13 +24,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sacristan.configs.map import abbreviated
 from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.config.scope import completed
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.splitting import Split
 from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.models.modules import load_plain_state_dict, plain_names, plain_state_dict
-from sacristan.observers.errors import SealError
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError, SealError
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.files import make_folder, replacing
 from sacristan.observers.record.sealed_zip import SealingStream, check_seal, read_note
@@ -53,6 +58,8 @@ _OTHER_FILE = "copy it again from where it is whole, or give another file"
 _NOTED = ("run", "epoch", "step")
 
 _ENTRY = "model.weights"
+_ARTIFACT = "artifact:"
+_SUFFIXES = (".pt", ".pth", ".safetensors")
 # Entries of the weights in states of other trainings.
 _INNER = ("state_dict", "model_state_dict", "model")
 
@@ -222,9 +229,9 @@ def other_data(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
 
 
 def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
-    """Return id and name of `run:ID@NAME`; None for a path. `run:ID` means `run:ID@best`."""
+    """Return id and name of `run:ID@NAME`; None for a path or an artifact. `run:ID` means `run:ID@best`."""
     if not isinstance(source, str):
-        raise CheckpointError(f"{entry}: got {source!r}, expected PATH.pt, run:ID or run:ID@last")
+        raise CheckpointError(f"{entry}: got {source!r}, expected PATH.pt, run:ID, run:ID@last or artifact:NAME:v3")
     if not source.startswith("run:"):
         return None
     match = re.fullmatch(r"run:([\w-]+)(?:@([\w-]+))?", source)
@@ -233,9 +240,14 @@ def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
     return match[1], match[2] or "best"
 
 
-def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
-    """Return the file of weights that a setting, a path or `run:ID@NAME`, refers to."""
+def find_weights(source: str, store: Path | None, entry: str = _ENTRY, run: Any = None) -> Path:
+    """Return the file of weights that a setting refers to: a path, `run:ID@NAME` or `artifact:NAME:VERSION`.
+
+    `run` notes that it uses the version of the artifact; without it, the version is looked up in `store`.
+    """
     named = parse_run(source, entry)
+    if source.startswith(_ARTIFACT):
+        return _artifact_file(source, store, entry, run)
     if named is None:
         return Path(source).expanduser()
     run, name = named
@@ -253,12 +265,29 @@ def find_weights(source: str, store: Path | None, entry: str = _ENTRY) -> Path:
     return path
 
 
+def _artifact_file(source: str, store: Path | None, entry: str, run: Any) -> Path:
+    """Return the verified content of the file of weights in a version of an artifact."""
+    reference, _, name = source.removeprefix(_ARTIFACT).partition("/")
+    try:
+        if run is None and store is None:
+            raise ArtifactError("no folder of runs is known here; give the path of the file")
+        version = ArtifactStore(store or "").resolve(reference) if run is None else run.use_artifact(reference)
+        names = [file.path for file in version.files]
+        weights = [name] if name else names if len(names) == 1 else [each for each in names if each.endswith(_SUFFIXES)]
+        if len(weights) != 1:
+            raise ArtifactError(f"{version} has {abbreviated(names)}; write which: {_ARTIFACT}{reference}/FILE")
+        version.open(weights[0]).close()
+    except ArtifactError as error:
+        raise CheckpointError(f"{entry}: got {source!r}: {error}") from error
+    return version.stored_path(weights[0])
+
+
 def read_weights(path: Path) -> dict[str, Any]:
     """Return the state dict of a model, on the CPU, from a checkpoint or a `torch.save` or safetensors file.
 
     The suffix selects the format; no code is executed.
     """
-    if path.suffix == ".safetensors":
+    if path.suffix == ".safetensors" or (not path.suffix and _looks_like_safetensors(path)):
         content = _read_safetensors(path)
     else:
         content = read_file(path, check=_is_sealed(path), entry=_ENTRY)
@@ -283,6 +312,13 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     except Exception as error:  # SafetensorError, and what its header's JSON and UTF-8 raise
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise CheckpointError(f"{path}: is damaged, or no file of safetensors: {reason[:200]}") from error
+
+
+def _looks_like_safetensors(path: Path) -> bool:
+    """Tell the format of a content of the store of artifacts, whose name has no suffix."""
+    with contextlib.suppress(OSError), path.open("rb") as stream:
+        return stream.read(9)[8:] == b"{"  # after the length of the header
+    return False
 
 
 def _is_sealed(path: Path) -> bool:

@@ -47,7 +47,7 @@ def _is_size(value: Any) -> bool:
 
 
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
-    """Return the model of a checkpoint (`run:ID`, `run:ID@NAME` or a path) in evaluation mode.
+    """Return the model of a checkpoint (`run:ID`, `run:ID@NAME`, `artifact:NAME:VERSION` or a path) in evaluation mode.
 
     It is built from the config in the checkpoint. `prepared` wraps it in the preparation of its data, see
     `PreparedModel`.

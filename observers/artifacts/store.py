@@ -4,6 +4,7 @@
     _artifacts/versions/<name>/v1.json       the manifest of a version, which never changes
     _artifacts/versions/<name>/made/v1/<uid> an empty file for each run that logged it
     _artifacts/versions/<name>/used/v1/<uid> an empty file for each run that used it
+    _artifacts/versions/<name>/aliases/      see `sacristan.observers.artifacts.aliases`
     _artifacts/incoming/                     files that are not complete yet
 
 There are no locks (see `sacristan.observers.artifacts.version`). Without hard links, two processes that log one
@@ -23,11 +24,19 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.artifacts.aliases import AliasMoves, Move, check_alias, is_same, next_move, not_an_alias
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
-from sacristan.observers.artifacts.version import ArtifactVersion, Manifests, check_name, digest_of, parse_reference
-from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from sacristan.observers.artifacts.manifests import Manifests
+from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
+from sacristan.observers.errors import (
+    ArtifactDamagedError,
+    ArtifactError,
+    ArtifactMovedError,
+    ArtifactNotFoundError,
+)
 from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.locking import claimed
 from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
@@ -67,7 +76,11 @@ class ArtifactStore:
         self.basedir = Path(basedir)
         self.root = self.basedir / ARTIFACTS
         self.contents = self.root / "contents"
-        self._manifests = Manifests(self.root / "versions", self.contents)
+        self._manifests = Manifests(
+            self.root / "versions",
+            self.contents,
+            self._move_alias,
+        )
 
     # ------------------------------------------------------------------ writing
 
@@ -203,6 +216,87 @@ class ArtifactStore:
         number = self._manifests.add(manifest, version.name, version.digest)
         return self._manifests.read(version.name, number) or dataclasses.replace(version, version=number)
 
+    # ------------------------------------------------------------------ aliases
+
+    def alias(
+        self,
+        name: str,
+        alias: str,
+        version: int | None,
+        was: int | str | None = None,
+        *,
+        by: str | None = None,
+        run: str | None = None,
+    ) -> Move:
+        """Let an alias of an artifact name a version from now on, or none; every move of it is kept.
+
+            store.alias("net", "champion", 7)
+
+        It is moved once or not at all: of two processes that move it at once, one learns what it names now. To move an
+        alias to the version that it names changes nothing.
+
+        Args:
+            name: The artifact's name.
+            alias: Letters, digits, dots, underscores and hyphens; neither `latest` nor the form of a version.
+            version: The version's number; None removes the alias. Its moves are kept.
+            was: The version that it must name now, such as `v6`; empty if it must name none; by default any.
+            by: Who moves it; by default the user of this process.
+            run: The uid of the run whose code moves it.
+
+        Returns:
+            The move.
+
+        Raises:
+            ArtifactMovedError: If the alias names another version than `was`, or another process was faster.
+            ArtifactNotFoundError: If there is no such version, or no such alias to remove.
+            ArtifactError: If the alias is invalid, or the store cannot be written.
+        """
+        check_alias(alias)
+        folder = self._folder(check_name(name)) / "aliases"
+        if version is not None:
+            self.resolve(f"{name}:v{version}")
+        moves = AliasMoves(folder)
+        with self._writing(f"{name}:{alias}", "make room or check its permissions, and move it again"):
+            make_shared(folder, self.root)
+            with claimed(folder):  # no version is removed meanwhile
+                target = None if version is None else self.resolve(f"{name}:v{version}")
+                last = moves.last(alias)
+                named = None if target is None else (target.version, target.digest)
+                move = next_move(last, name, alias, named, was=was, by=by, run=run)
+                if last is not None and is_same(move, last):
+                    return last
+                if not moves.add(move):
+                    raise ArtifactMovedError(
+                        f"{name}:{alias} names {moves.last(alias)}: another process was faster; look at it, and move "
+                        "it again"
+                    )
+        return move
+
+    def _move_alias(self, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+        self.alias(version.name, alias, version.version, was)
+
+    def aliases(self, name: str) -> dict[str, Move]:
+        """Return the last move of each alias of an artifact that names a version, by alias.
+
+        Args:
+            name: The artifact's name.
+
+        Raises:
+            ArtifactDamagedError: If a move cannot be read.
+        """
+        return AliasMoves(self._folder(check_name(name)) / "aliases").present()
+
+    def alias_moves(self, name: str) -> list[Move]:
+        """Return all moves of the aliases of an artifact, the oldest first.
+
+        Args:
+            name: The artifact's name.
+
+        Raises:
+            ArtifactDamagedError: If a move cannot be read.
+        """
+        return AliasMoves(self._folder(check_name(name)) / "aliases").all()
+
     # ------------------------------------------------------------------ reading
 
     def names(self) -> list[str]:
@@ -221,7 +315,8 @@ class ArtifactStore:
         """Return the version that a reference stands for.
 
         Args:
-            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
+            reference: `name`, `name:latest`, `name:champion` with an alias, `name:v3`, or `name@` and the start of its
+                digest.
 
         Raises:
             ArtifactNotFoundError: If there is none.
@@ -231,7 +326,9 @@ class ArtifactStore:
         wanted = parse_reference(reference)
         if wanted.digest is not None:
             return self._by_digest(wanted.name, wanted.digest)
-        if wanted.number is None:
+        if wanted.alias is not None:
+            version = self._by_alias(wanted.name, wanted.alias, reference)
+        elif wanted.number is None:
             version = self._manifests.latest(wanted.name)
         else:
             version = self._manifests.read(wanted.name, wanted.number)
@@ -274,6 +371,15 @@ class ArtifactStore:
             several = ", ".join(f"{version} ({whole[:16]})" for whole, version in found.items())
             raise ArtifactError(f"{name}@{digest}: it stands for several: {several}; give more digits")
         return next(iter(found.values()))
+
+    def _by_alias(self, name: str, alias: str, reference: str) -> ArtifactVersion | None:
+        if not self._manifests.numbers(name):
+            raise ArtifactNotFoundError(self._not_there(name, reference))
+        moves = AliasMoves(self._folder(name) / "aliases")
+        last = moves.last(alias)
+        if last is None or last.version is None:
+            raise not_an_alias(name, alias, shown_path(self.basedir), moves.present())
+        return self._manifests.read(name, last.version)
 
     def _not_there(self, name: str, reference: str) -> str:
         numbers, where = list(self._manifests.numbers(name)), shown_path(self.basedir)

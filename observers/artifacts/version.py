@@ -1,39 +1,28 @@
-"""A version of an artifact: its content, which is verified when it is read, and its manifest, which gives it a number.
-
-A manifest is written elsewhere, and gets its number by a hard link, which fails if another process was faster. So
-versions are numbered without gaps, and a content gets only one. Without hard links, an empty file claims the number and
-the manifest replaces it: readers skip the claim, and a process that is killed in between leaves a number without a
-version.
-"""
+"""A version of an artifact: its content, which is verified when it is read, and its manifest."""
 
 from __future__ import annotations
 
 import builtins
-import contextlib
 import dataclasses
-import errno
 import hashlib
 import io
 import json
 import logging
-import os
 import re
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
-from sacristan.observers.record.files import open_regular, read_regular, replacing, sync_folder
-from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.stored_files import make_shared, share, write_sparsely
+from sacristan.observers.record.files import open_regular, replacing
+from sacristan.observers.record.stored_files import write_sparsely
 
 __all__ = [
+    "AliasMover",
     "ArtifactFile",
     "ArtifactVersion",
-    "Manifests",
     "Reference",
     "check_name",
     "digest_of",
@@ -47,7 +36,14 @@ FORMAT = "sacristan-artifact-1"
 CHUNK_BYTES = 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_REFERENCE = re.compile(r"(?P<name>[^:@]+)(?::(?:v(?P<number>\d{1,9})|latest)|@(?P<digest>[0-9a-f]{4,64}))?")
+_REFERENCE = re.compile(
+    r"(?P<name>[^:@]+)(?::(?:v(?P<number>\d{1,9})|latest|(?P<alias>(?!\d+$)\w[\w.-]{0,63}))|@(?P<digest>[0-9a-f]{4,64}))?",
+    re.ASCII,
+)
+
+
+# Moves an alias to a version; the last argument is the version that it must name now.
+AliasMover = Callable[["ArtifactVersion", str, int | str | None], Any]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,9 +88,14 @@ class ArtifactVersion:
     made_by: str | None
     created: datetime
     contents: Path = dataclasses.field(repr=False, compare=False)
+    # Moves an alias here, in its store, and in the record of the run that has this version.
+    mover: AliasMover | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name}:v{self.version}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"mover": None}  # which holds the run, that no worker of a data loader needs
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of the version in a run's record."""
@@ -102,9 +103,31 @@ class ArtifactVersion:
 
     def manifest(self) -> builtins.bytes:
         """Return the content of the manifest, without the number, which the store assigns."""
-        document = {"format": FORMAT, **dataclasses.asdict(self), "created": self.created.isoformat()}
-        del document["version"], document["contents"]
-        return json.dumps(document, indent=1).encode()
+        document = {"format": FORMAT, **dataclasses.asdict(dataclasses.replace(self, mover=None))}
+        for name in ("version", "contents", "mover"):
+            del document[name]
+        return json.dumps(document | {"created": self.created.isoformat()}, indent=1).encode()
+
+    def alias(self, alias: str, was: int | str | None = None) -> None:
+        """Let an alias, such as `champion`, name this version from now on.
+
+            version = _run.log_artifact("net", "best.pt", type="model")
+            version.alias("challenger")
+
+        Who moved it, when, and from which version, is kept; see `ArtifactStore.alias`. A version of a run moves it
+        wherever the run is recorded: in MongoDB, once the version is delivered.
+
+        Args:
+            alias: Letters, digits, dots, underscores and hyphens; neither `latest` nor the form of a version.
+            was: The version that it must name now, such as `v6`; empty if it must be new; by default any.
+
+        Raises:
+            ArtifactMovedError: If it names another version than `was`, or is moved by another process meanwhile.
+            ArtifactError: If the alias is invalid, or the store cannot be written.
+        """
+        if self.mover is None:
+            raise ArtifactError(f"{self}: its store is not known; get it from one: ArtifactStore(FOLDER).resolve(...)")
+        self.mover(self, alias, was)
 
     def copy_to(self, folder: str | Path) -> Path:
         """Copy all files into a folder, and return the folder.
@@ -160,6 +183,14 @@ class ArtifactVersion:
             names = abbreviated(file.path for file in self.files)
             raise ArtifactNotFoundError(f"{self}: got the file name {name!r}, expected one of: {names}")
         return matches[0]
+
+    def stored_path(self, name: str | None = None) -> Path:
+        """Return the path of a content in the store, which is read-only and has no suffix, without checking it.
+
+        Args:
+            name: The file's name in the artifact; optional if there is only one file.
+        """
+        return content_path(self.contents, self._file(name).sha256)
 
     def stored(self, file: ArtifactFile) -> io.BufferedReader:
         """Return a stream that reads a content from the store, without checking it.
@@ -240,24 +271,34 @@ def check_name(name: Any, what: str = "artifact name") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Reference:
-    """Requested version: a number, the start of a digest, or, with neither, the latest version."""
+    """Requested version: a number, the start of a digest, an alias, or, without any, the latest version."""
 
     name: str
     number: int | None = None
     digest: str | None = None
+    alias: str | None = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may stand for another version tomorrow."""
+        return self.number is None and self.digest is None
 
 
 def parse_reference(text: Any) -> Reference:
-    """Parse a reference to a version: `name`, `name:latest`, `name:v3`, or `name@0a1b2c3d`."""
+    """Parse a reference to a version: `name`, `name:latest`, `name:champion`, `name:v3`, or `name@0a1b2c3d`."""
     match = _REFERENCE.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise ArtifactError(
-            f"artifact: got {text!r}, expected name, name:v3, name:latest, or name@ and 4 to 64 digits of its digest"
+            f"artifact: got {text!r}, expected name, name:v3, name:latest, name:ALIAS, or name@ and 4 to 64 digits of "
+            "its digest"
         )
-    return Reference(check_name(match["name"]), int(match["number"]) if match["number"] else None, match["digest"])
+    number = int(match["number"]) if match["number"] else None
+    return Reference(check_name(match["name"]), number, match["digest"], match["alias"])
 
 
-def from_manifest(document: Any, name: str, number: int, contents: Path) -> ArtifactVersion:
+def from_manifest(
+    document: Any, name: str, number: int, contents: Path, mover: AliasMover | None = None
+) -> ArtifactVersion:
     """Return the version that a manifest describes."""
     try:
         if document["format"] != FORMAT:
@@ -283,6 +324,7 @@ def from_manifest(document: Any, name: str, number: int, contents: Path) -> Arti
             made_by=document["made_by"],
             created=datetime.fromisoformat(document["created"]),
             contents=contents,
+            mover=mover,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactDamagedError(f"{name}:v{number}: its manifest is damaged ({error}); log it again") from error
@@ -294,149 +336,3 @@ def is_safe(path: str) -> bool:
     Absolute paths, `.` and `..`, empty parts and null characters are not safe.
     """
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))
-
-
-# ---------------------------------------------------------------------- manifests
-
-_MANIFEST = re.compile(r"v([1-9]\d{0,8})\.json")
-_NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EINVAL}
-# How long to wait for a manifest whose number another process has claimed, without hard links.
-_CLAIM_S = 2.0
-
-
-class Manifests:
-    """The manifests in a folder, `<name>/v<number>.json`."""
-
-    def __init__(self, home: Path, contents: Path) -> None:
-        self.home = home
-        self.contents = contents
-        # Digests of manifests that were read, so that frequent logging does not read all of them again.
-        self._digests: dict[tuple, str] = {}
-
-    def names(self) -> list[str]:
-        """Return the names of all artifacts, sorted."""
-        try:
-            return sorted(entry.name for entry in os.scandir(self.home) if self.numbers(entry.name))
-        except OSError:
-            return []
-
-    def numbers(self, name: str) -> dict[int, tuple[int, int, int]]:
-        """Return every number in use, in order, with a stamp that changes with the manifest."""
-        found = {}
-        try:
-            entries = list(os.scandir(self.home / name))
-        except OSError:
-            return {}
-        for entry in entries:
-            match = _MANIFEST.fullmatch(entry.name)
-            if match:
-                with contextlib.suppress(OSError):
-                    stat = entry.stat()
-                    found[int(match[1])] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        return dict(sorted(found.items()))
-
-    def read(self, name: str, number: int) -> ArtifactVersion | None:
-        """Return a version; None if there is none, or only a claim to its number."""
-        path = self.home / name / f"v{number}.json"
-        try:
-            raw = read_regular(path)
-            document = parse_json(raw) if raw else None
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, RecursionError) as error:
-            reason = getattr(error, "strerror", None) or "it is not JSON"
-            raise ArtifactDamagedError(
-                f"{name}:v{number}: its manifest {path} is damaged ({reason}); log its content again"
-            ) from error
-        return from_manifest(document, name, number, self.contents) if raw else None
-
-    def latest(self, name: str) -> ArtifactVersion | None:
-        """Return the newest version; None if there is none.
-
-        Raises an error if that version is damaged: an older one is no substitute.
-        """
-        for number in reversed(self.numbers(name)):
-            version = self.read(name, number)
-            if version is not None:
-                return version
-        return None
-
-    def versions(self, name: str) -> list[ArtifactVersion]:
-        """Return all versions that can be read, the oldest first; each damaged one is logged as an error."""
-        found = []
-        for number in self.numbers(name):
-            try:
-                version = self.read(name, number)
-            except ArtifactDamagedError as error:
-                _log.error("%s", error)
-                continue
-            found += [version] if version is not None else []
-        return found
-
-    def add(self, manifest: Path, name: str, digest: str) -> int:
-        """Give a manifest the next free number unless a version has its content; return that version's number."""
-        folder = self.home / name
-        make_shared(folder, self.home.parent)
-        # One listing for both; a manifest between two listings would be neither found nor in the way of the number.
-        taken = self.numbers(name)
-        newest = max(taken, default=0)
-        for number in range(1, newest + 1):
-            if self._digest(name, number, taken.get(number)) == digest:
-                return number
-            if number in taken and taken[number][1] == 0 and self._digest_when_written(name, number) == digest:
-                return number
-        number = newest + 1
-        while not _put(manifest, folder / f"v{number}.json"):
-            # Another process was faster, perhaps with the same content.
-            if self._digest_when_written(name, number) == digest:
-                return number
-            number += 1
-        share(folder / f"v{number}.json")
-        sync_folder(folder)
-        return number
-
-    def _digest(self, name: str, number: int, stamp: tuple[int, int, int] | None) -> str | None:
-        """Return the digest of a version; None if it cannot be read."""
-        key = (name, number, stamp)
-        if key not in self._digests:
-            try:
-                version = self.read(name, number)
-            except ArtifactDamagedError:
-                return None
-            if version is None:
-                return None
-            if stamp is None:
-                return version.digest
-            self._digests[key] = version.digest
-        return self._digests[key]
-
-    def _digest_when_written(self, name: str, number: int) -> str | None:
-        """Return the digest of a version that another process may be writing; None if it does not appear."""
-        path, deadline = self.home / name / f"v{number}.json", time.monotonic() + _CLAIM_S
-        try:
-            while (version := self.read(name, number)) is None:
-                if time.monotonic() > deadline or time.time() - path.stat().st_mtime > _CLAIM_S:
-                    return None
-                time.sleep(0.02)
-        except (ArtifactDamagedError, OSError):
-            return None
-        return version.digest
-
-
-def _put(manifest: Path, target: Path) -> bool:
-    """Move a manifest to its place, if that is free; readers find all of it, an empty file, or nothing."""
-    try:
-        os.link(manifest, target)
-    except FileExistsError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_HARD_LINKS:
-            raise
-    else:
-        return True
-    try:
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-    except FileExistsError:
-        return False
-    manifest.replace(target)
-    return True

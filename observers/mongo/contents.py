@@ -42,6 +42,7 @@ from sacristan.observers.artifacts.intake import Incoming
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
+from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.documents import Packer, files_in, object_id
 from sacristan.observers.mongo.layout import Collections, Document, make_artifact_indexes
 from sacristan.observers.record.files import open_regular
@@ -67,6 +68,7 @@ _BATCH_FILES = 10_000
 # Well within the hour for which `sacristan gc` keeps what was used.
 _RENEWED_S = 1200.0
 MAX_FILES_BYTES = 2 * 2**20
+ALIASED = "artifacts_aliased"
 RELATIONS = {"artifacts_logged": "made_by", "artifacts_used": "used_by"}
 # The owner of large entries in metadata, which belong to no run.
 _OWNER = "artifacts"
@@ -286,11 +288,14 @@ class ArtifactDelivery:
         self._contents = StoredContents(collections)
         self._numbers: dict[tuple, int] = {}
         self._failed: set[tuple] = set()
+        self._aliases = MongoAliases(collections)
+        self._num_aliased = 0
         self._work: tuple[tuple, Iterator[None]] | None = None
 
     def restart(self, incomplete: Collection[Any]) -> None:
         """Start again, and resend incomplete files."""
         self._numbers.clear()
+        self._num_aliased = 0
         self._work = None
         self._upload.incomplete |= set(incomplete)
         self._contents.forget(incomplete)
@@ -317,11 +322,22 @@ class ArtifactDelivery:
             except BaseException:
                 self._work = None
                 raise
+        self._move_aliases(run)
         return True
+
+    def _move_aliases(self, run: Mapping[str, Any]) -> None:
+        """Move the aliases that a run moved, in that order."""
+        for entry in run.get(ALIASED, ())[self._num_aliased :]:
+            wanted = {"_id": artifact_id(entry["name"], entry["digest"])}
+            version = self._collections.artifacts.find_one(wanted, {"version": 1})
+            if version is not None:  # it is reported above why it is not there
+                self._aliases.deliver(entry, version["version"], run["uid"])
+            self._num_aliased += 1
 
     def is_complete(self, run: Mapping[str, Any]) -> bool:
         """Tell whether all artifacts that a run's record names are delivered."""
-        return all(_key(relation, entry) in self._numbers for relation, entry in _entries(run))
+        are_there = all(_key(relation, entry) in self._numbers for relation, entry in _entries(run))
+        return are_there and self._num_aliased == len(run.get(ALIASED, ()))
 
     def delivered(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Return the delivered artifacts by relation, each with its version in the database, for the run's document."""
@@ -455,6 +471,11 @@ def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersi
 
 
 def _find(collections: Collections, wanted: Reference) -> Document | None:
+    if wanted.alias is not None:
+        move = MongoAliases(collections).last(wanted.name, wanted.alias)
+        if move is None or move.digest is None:
+            return None
+        wanted = dataclasses.replace(wanted, digest=move.digest)
     if wanted.digest is None:
         number = {} if wanted.number is None else {"version": wanted.number}
         return collections.artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])

@@ -49,7 +49,14 @@ _OF_AN_END = (
 )
 # Further entries of some runs; they are removed if another run takes the document over. What people noted stays.
 _OF_SOME_RUNS = (
-    *("artifacts_file", "artifacts_logged", "artifacts_logged_file", "artifacts_used", "artifacts_used_file"),
+    *(
+        "artifacts_aliased",
+        "artifacts_file",
+        "artifacts_logged",
+        "artifacts_logged_file",
+        "artifacts_used",
+        "artifacts_used_file",
+    ),
     *("checkpoints", "command_line_file", "exact", "lease", "microseconds", "parent", "provenance", "reproductions"),
     *("resources_file", "sessions", "states_folder"),
 )

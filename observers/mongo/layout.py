@@ -7,6 +7,7 @@ No other module knows the names:
     metrics_chunks    points beyond that cap
     media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
+    artifact_aliases  one document per move of an alias of an artifact
     sweeps, sweep_... sweeps: their definitions, claims, agents and trials
     views             named views of the runs
     reports, report_versions   pages of Markdown about the runs, and their earlier versions
@@ -54,6 +55,7 @@ __all__ = [
     "committed",
     "confirmed",
     "lacks_majority_reads",
+    "make_alias_indexes",
     "make_artifact_indexes",
     "make_media_indexes",
     "make_run_indexes",
@@ -68,6 +70,7 @@ _RESERVED = (
     "metrics_chunks",
     "media",
     "artifacts",
+    "artifact_aliases",
     "removed",
     "sweeps",
     "sweep_claims",
@@ -83,7 +86,8 @@ _RESERVED = (
 )
 # Collections without ids of files; others may have some, including those of other programs.
 _WITHOUT_FILES = re.compile(
-    r"fs\..*|system\..*|(.*_)?(metrics|metrics_chunks|removed|sweeps|sweep_\w+|views|reports|report_versions)"
+    r"fs\..*|system\..*"
+    r"|(.*_)?(metrics|metrics_chunks|artifact_aliases|removed|sweeps|sweep_\w+|views|reports|report_versions)"
 )
 
 
@@ -104,6 +108,7 @@ class Collections:
         self.chunks: Collection[Document] = database[f"{start}metrics_chunks"]
         self.media: Collection[Document] = database[f"{start}media"]
         self.artifacts: Collection[Document] = database[f"{start}artifacts"]
+        self.artifact_aliases: Collection[Document] = database[f"{start}artifact_aliases"]
         self.removed: Collection[Document] = database[f"{start}removed"]
         self.sweeps: Collection[Document] = database[f"{start}sweeps"]
         self.sweep_claims: Collection[Document] = database[f"{start}sweep_claims"]
@@ -192,6 +197,11 @@ def make_artifact_indexes(collections: Collections) -> None:
     _make(collections.artifacts, [("made_by", ASCENDING)])
     _make(collections.artifacts, [("used_by", ASCENDING)])
     _make_file_indexes(collections)
+
+
+def make_alias_indexes(collections: Collections) -> None:
+    """Create the index of the aliases of artifacts, as far as the user may create any."""
+    _make(collections.artifact_aliases, [("artifact", ASCENDING), ("alias", ASCENDING), ("number", DESCENDING)])
 
 
 def _make_file_indexes(collections: Collections) -> None:

@@ -312,7 +312,7 @@ class MongoObserver(_SpoolingObserver, SacredMongoObserver):
         """Download a version of an artifact, unless the local store has its contents; see `ArtifactSource`.
 
         Args:
-            reference: `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest.
+            reference: `name`, `name:latest`, `name:v3`, `name:` and an alias, or `name@` and the start of its digest.
             root: The folder of the local store.
 
         Raises:

@@ -57,6 +57,8 @@ RECORD_TO_VARIABLE = "SACRISTAN_RECORD_TO"
 EXPECT_DATA_VARIABLE = "SACRISTAN_EXPECT_DATA"
 # The expected content of files that are opened as resources: a JSON object of path and SHA-256.
 EXPECT_RESOURCES_VARIABLE = "SACRISTAN_EXPECT_RESOURCES"
+# The versions that the reproduced run used: a JSON object of a reference, such as `net:champion`, and `net@DIGEST`.
+USED_ARTIFACTS_VARIABLE = "SACRISTAN_USED_ARTIFACTS"
 # The folder of the run to resume.
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 # If set, `print_config` rejects settings that the main function could not start with.

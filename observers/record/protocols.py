@@ -189,6 +189,6 @@ class ArtifactSource(Protocol):
     def fetch_artifact(self, reference: str, root: Path) -> Any | None:
         """Download a version of an artifact into the local store below `root`, and return it; None if there is none.
 
-        `reference` is `name`, `name:latest`, `name:v3`, or `name@` and the start of its digest. Raises ArtifactError if
-        the source cannot be reached or refuses, or the version is damaged or cannot be kept.
+        `reference` is `name`, `name:latest`, `name:v3`, `name:` and an alias, or `name@` and the start of its digest.
+        Raises ArtifactError if the source cannot be reached or refuses, or the version is damaged or cannot be kept.
         """

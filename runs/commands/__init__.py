@@ -23,7 +23,7 @@ GROUPS = {
         "run_parts.Config": "print the config of a run as YAML, for `with FILE.yaml`",
         "run_parts.Log": "print the output of a run",
         "run_parts.Metrics": "show the metrics of a run, or the points of some",
-        "run_parts.Artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
+        "artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
         "run_parts.Sources": "list a run's source files, or copy them to a folder",
         "board.Board": "show runs in the browser",
         "watch": "report runs that failed, died or finished, as lines or notifications",

@@ -1,4 +1,4 @@
-"""Commands that show one part of a run: `config`, `log`, `metrics`, `artifacts`, `sources`."""
+"""Commands that show one part of a run: `config`, `log`, `metrics`, `sources`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
 
-__all__ = ["Artifacts", "Config", "Log", "Metrics", "Sources"]
+__all__ = ["Config", "Log", "Metrics", "Sources"]
 
 _POLL_S = 0.5
 _RANK = number(int, lambda value: value >= 0, "the number of a rank, from 0")
@@ -247,21 +247,6 @@ def _print_summary(run: Run, others: Mapping[str, Sequence[Any]]) -> None:
         for name, summary in sorted(statistics.items(), key=lambda item: (item[0].startswith("system/"), item[0]))
     ]
     print_table(columns, rows)
-
-
-class Artifacts:
-    """`artifacts`: the files that a run made, and the checkpoints that it keeps."""
-
-    JSON = CONTENTS
-
-    @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_contents(parser, "files that a run made, and the checkpoints that it keeps")
-
-    @staticmethod
-    def main(arguments: argparse.Namespace) -> int:
-        """List them, or write them into a folder."""
-        return list_or_get(arguments, "artifacts", lambda run: {**run.checkpoints, **run.artifacts})
 
 
 class Sources:

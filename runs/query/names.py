@@ -50,8 +50,9 @@ STATISTICS = (
 # First parts of the run's own names; any other name is an entry of the config or a metric's statistic.
 RUN_FIELDS = frozenset(
     (
-        "_id", "artifacts_logged", "artifacts_used", "command", "command_line", "config", "damaged_points",
-        "display_colour", "display_name", "duration", "experiment", "fail_trace", "format", "heartbeat", "host",
+        "_id", "artifacts_aliased", "artifacts_logged", "artifacts_used", "command", "command_line", "config",
+        "damaged_points", "display_colour", "display_name", "duration", "experiment", "fail_trace", "format",
+        "heartbeat", "host",
         "imported", "info", "lease", "lost_artifacts", "lost_bytes", "lost_media", "lost_parts", "lost_points",
         "lost_resources", "lost_sources", "meta", "note", "parent", "provenance", "queue_time", "result", "start_time",
         "status", "stop_time", "summary", "tags", "uid", "unwritten_points",

@@ -24,8 +24,10 @@ from sacristan.observers.record.identity import (
     PARENT_VARIABLE,
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
+    USED_ARTIFACTS_VARIABLE,
 )
-from sacristan.runs.errors import DamagedError, LaunchError, StoreError, naming_os_errors
+from sacristan.runs.errors import DamagedError, LaunchError, RunNotFoundError, StoreError, naming_os_errors
+from sacristan.runs.query.flattening import mappings_in
 from sacristan.runs.rerun.environment import Environment, compare_environment
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
 from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_whole
@@ -103,7 +105,7 @@ def _plan(
     restored = None if in_place else restore(record, folder / "code")
     script = _script_of_today(record) if restored is None else restored.script
     resource_notes, changed_resources = _compare_resources(record, restored)
-    notes += [*(restored.notes if restored else ()), *resource_notes]
+    notes += [*(restored.notes if restored else ()), *resource_notes, *_moved_artifacts(record)]
     target, is_read_only = _target(record, in_place=in_place)
     if is_read_only:
         notes.append(f"{record.store.where} cannot be written to: the new run goes into {own_store}")
@@ -146,7 +148,23 @@ def _variables(record: Record, record_to: Path, changed_resources: dict[str, str
         PARENT_VARIABLE: record.run.uid or "",
         EXPECT_DATA_VARIABLE: record.fingerprint or "",
         EXPECT_RESOURCES_VARIABLE: json.dumps(changed_resources) if changed_resources else "",
+        USED_ARTIFACTS_VARIABLE: json.dumps(used) if (used := _used_artifacts(record)) else "",
     }
+
+
+def _used_artifacts(record: Record) -> dict[str, str]:
+    """Return the versions that a run used by names that move, as `net:champion`: `net@DIGEST`."""
+    entries = mappings_in(record.run["artifacts_used"])
+    return {str(entry["reference"]): f"{entry['name']}@{entry['digest']}" for entry in entries if "reference" in entry}
+
+
+def _moved_artifacts(record: Record) -> Iterator[str]:
+    """Yield a note for each version that a run used by a name that names another one now."""
+    for reference, used in _used_artifacts(record).items():
+        with contextlib.suppress(StoreError, RunNotFoundError):
+            now, version = (record.store.aliases.resolve(each) for each in (reference, used))
+            if now.digest != version.digest:
+                yield f"{reference} is v{version.version}, as in run {record.id}; it names v{now.version} now"
 
 
 def _target(record: Record, *, in_place: bool) -> tuple[Path | None, bool]:

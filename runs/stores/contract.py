@@ -115,6 +115,7 @@ class Documents(abc.ABC):
     | `views` | empty | letters and digits | a saved view |
     | `reports` | empty | letters and digits | a report, as it is now |
     | `report_versions` | empty | REPORTvNUMBER | an earlier version of a report |
+    | `aliases` | an artifact | alias and number | a move of an alias of it; written once |
 
     The owner of a run's documents is its `Run.key`.
     """

@@ -12,6 +12,7 @@ from sacristan.runs.drawing.markup import escape
 from sacristan.runs.errors import FilterError, StoreAwayError, StoreError
 from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.query.names import COMMON_FIELDS
+from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.authors import Author
 from sacristan.runs.stores.changes import Discarded, Removed, StagedRun, staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
@@ -53,7 +54,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         where: The folder, or the URL without credentials.
         backend: The folder or the database, with operations that users do not need.
         views, reports: Named views, and pages of Markdown, which the board shows.
-        messages: Who sends which message about a run.
+        aliases, messages: Names of versions that move; who sends which message about a run.
         on_progress: Called now and then during long work with the task, the amount done and the total.
         author: Who changes runs, which they keep; by default the user of this process.
         max_age_s: Age in seconds that answers may have about runs that have ended; 0 for none. Checking a folder of
@@ -73,6 +74,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.views = SavedViews(backend.documents)
         self.reports = Reports(backend.documents)
         self.messages = Messages(backend.documents)
+        self.aliases = Aliases(self)
         self._open_folder = open_folder
         self._notes = Notes(self)
         self._whole_runs = WholeRuns(self, self._notes)

@@ -150,6 +150,7 @@ EXPORTED = {
         "ArtifactDamagedError",
         "ArtifactError",
         "ArtifactFile",
+        "ArtifactMovedError",
         "ArtifactNotFoundError",
         "ArtifactStore",
         "ArtifactVersion",

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text, print_to_stderr
@@ -199,8 +199,8 @@ class Fetched(TypedDict):
 CONTENTS = list[ListedFile] | Fetched
 
 
-def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
-    """Add the subcommands `ls` and `get`."""
+def add_contents(parser: argparse.ArgumentParser, files: str) -> Any:
+    """Add the subcommands `ls` and `get`; return what adds more of them."""
     actions = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", dest="action")
     for name, help in (("ls", f"list the {files}"), ("get", f"write the {files} into a folder")):
         action = actions.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
@@ -211,6 +211,7 @@ def add_contents(parser: argparse.ArgumentParser, files: str) -> None:
             action.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder to write into")
             action.add_argument("--force", action="store_true", help="replace existing files")
         add_json(action)
+    return actions
 
 
 def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.artifacts.aliases import AliasMoves
+from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.notifying.messages import SENT, SentMessages
 from sacristan.observers.record.files import read_regular, replacing, write_once
 from sacristan.observers.record.locking import claimed
@@ -26,7 +28,7 @@ _SHARED = ("views", "reports", "report_versions")
 
 
 class FolderDocuments(Documents):
-    """The documents of a folder: `.views/NAME.json` and so on; and in that of a run its notes, and `notified/EVENT`."""
+    """The documents of a folder: `.views/NAME.json` and so on; aliases beside artifacts; in a run's folder its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +47,7 @@ class FolderDocuments(Documents):
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
         path = self._path(kind, owner, name)
         with naming_os_errors(f"{path if kind in _SHARED else path.parent} cannot be written"):
-            if kind in _SHARED:
+            if kind in (*_SHARED, "aliases"):
                 make_shared(path.parent, self.folder)
             elif kind == "messages":
                 if not path.parent.parent.is_dir():
@@ -63,6 +65,8 @@ class FolderDocuments(Documents):
     def _path(self, kind: str, owner: Any, name: str) -> Path:
         if kind in _SHARED:
             return self.folder / f".{kind}" / f"{name}.json"
+        if kind == "aliases":
+            return AliasMoves.path(self.folder / ARTIFACTS / "versions" / owner, name)
         return SentMessages(self.folder / owner).path(name) if kind == "messages" else self.folder / owner / NOTES
 
 
@@ -121,4 +125,8 @@ def _save_message(path: Path, document: Any) -> bool:
     return True
 
 
-_SAVE = {"messages": _save_message, **dict.fromkeys(_SHARED, _save_shared)}
+def _save_move(path: Path, document: Any) -> bool:
+    return AliasMoves(path.parent).write(path.name, document)
+
+
+_SAVE = {"messages": _save_message, "aliases": _save_move, **dict.fromkeys(_SHARED, _save_shared)}

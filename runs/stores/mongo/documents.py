@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pymongo.errors import DuplicateKeyError
 
+from sacristan.observers.mongo.aliases import alias_document
+from sacristan.observers.mongo.layout import make_alias_indexes
 from sacristan.runs.errors import StoreError
 from sacristan.runs.stores.contract import NOTED, Change, Documents
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
@@ -24,14 +26,18 @@ _MOST_TRIES = 100
 
 
 class MongoDocuments(Documents):
-    """Collections of the documents that people share; and in the document of a run its notes, and `notified.EVENT`."""
+    """Collections of the documents that people share, and in the document of a run its notes, and `notified.EVENT`."""
 
     def __init__(self, mongo: MongoDatabase) -> None:
         self._mongo = mongo
 
     def read(self, kind: str, owner: Any = "", name: str | None = None) -> dict[str, Any]:
         with self._mongo.errors():
-            if kind not in _OF_RUNS:
+            if kind == "aliases":
+                moves = list(self._mongo.collections.artifact_aliases.find({"artifact": owner}))
+                by_key = {str(move.pop("_id")).partition(":")[2]: move for move in moves}
+                return {key: move for key, move in by_key.items() if name in (None, key)}
+            if kind not in _OWNED:
                 wanted = {} if name is None else {"_id": name}
                 found = self._mongo.collections.named(kind).find(wanted)
                 return {str(view.pop("_id")): from_bson(view) for view in found}
@@ -45,9 +51,7 @@ class MongoDocuments(Documents):
         with self._mongo.errors():
             for _ in range(_MOST_TRIES):
                 changed = (
-                    _OF_RUNS[kind](self, owner, name, change)
-                    if kind in _OF_RUNS
-                    else self._change_own(kind, name, change)
+                    _OWNED[kind](self, owner, name, change) if kind in _OWNED else self._change_own(kind, name, change)
                 )
                 if changed is not None:
                     return changed
@@ -68,6 +72,13 @@ class MongoDocuments(Documents):
         if now is None:
             return _inserted(documents, {"_id": name, **new}) or None
         return bool(documents.replace_one(now, {"_id": name, **new}).matched_count) or None
+
+    def _add_move(self, owner: Any, name: str, change: Change) -> bool | None:
+        aliases = self._mongo.confirmed.artifact_aliases
+        now = aliases.find_one({"_id": f"{owner}:{name}"})
+        new = change(now and from_bson(now))
+        make_alias_indexes(self._mongo.confirmed)
+        return _inserted(aliases, alias_document(owner, name, new or {})) or None
 
     def _change_message(self, owner: Any, name: str, change: Change) -> bool | None:
         runs, field = self._mongo.confirmed.runs, f"notified.{name}"
@@ -106,9 +117,10 @@ class MongoDocuments(Documents):
         return found
 
 
-_OF_RUNS = {
+_OWNED = {
     "messages": MongoDocuments._change_message,
     "notes": MongoDocuments._change_notes,
+    "aliases": MongoDocuments._add_move,
 }
 
 

@@ -152,7 +152,8 @@ def test_bad_name_is_refused(store, tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "reference", ["data:3", "data:v", "data:newest", "data@xyz", "data@abc", "", None, "a:v1@abcd"]
+    "reference",
+    ["data:3", "data:", "data:a/b", "data:-x", "data:" + "x" * 65, "data@xyz", "data@abc", "", None, "a:v1@abcd"],
 )
 def test_bad_reference_is_refused(store, reference):
     with pytest.raises(ArtifactError, match=r"artifact: got .*, expected name, name:v3, name:latest"):
@@ -450,7 +451,7 @@ def test_eight_processes_at_once_count_without_gaps_and_doubles(store, tmp_path,
 
 
 def test_claim_of_a_killed_process_is_passed_over(store, tmp_path, monkeypatch):
-    monkeypatch.setattr("sacristan.observers.artifacts.version._CLAIM_S", 0.0)
+    monkeypatch.setattr("sacristan.observers.artifacts.manifests._CLAIM_S", 0.0)
     store.log("data", write_files(tmp_path / "in", {"a": b"1"}))
     (store.root / "versions" / "data" / "v2.json").touch()
     assert store.resolve("data").version == 1

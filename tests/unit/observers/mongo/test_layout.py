@@ -24,6 +24,7 @@ def test_collections_are_called_by_their_prefix(database, prefix, start):
         "chunks": f"{start}metrics_chunks",
         "media": f"{start}media",
         "artifacts": f"{start}artifacts",
+        "artifact_aliases": f"{start}artifact_aliases",
         "removed": f"{start}removed",
         "sweeps": f"{start}sweeps",
         "sweep_claims": f"{start}sweep_claims",
@@ -31,6 +32,8 @@ def test_collections_are_called_by_their_prefix(database, prefix, start):
         "sweep_trials": f"{start}sweep_trials",
         "sweep_journal": f"{start}sweep_journal",
         "views": f"{start}views",
+        "reports": f"{start}reports",
+        "report_versions": f"{start}report_versions",
         "files": "fs.files",
         "file_chunks": "fs.chunks",
     }

@@ -1,0 +1,145 @@
+"""Aliases of artifacts in a store: names of versions that move, such as `champion`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.artifacts.aliases import (
+    LATEST,
+    Move,
+    check_alias,
+    is_same,
+    next_move,
+    not_an_alias,
+    present_moves,
+)
+from sacristan.observers.artifacts.version import check_name, parse_reference
+from sacristan.observers.errors import ArtifactError, ArtifactMovedError
+from sacristan.runs.errors import ChangedError, RunNotFoundError, StoreError
+from sacristan.runs.stores.record import RunStore
+
+if TYPE_CHECKING:
+    from sacristan.runs.stores.content import StoredArtifact
+
+__all__ = ["Aliases"]
+
+_KIND = "aliases"
+
+
+class Aliases:
+    """The aliases of the artifacts of a store, and their moves, all of which are kept.
+
+        store.aliases.move("net", "champion", 7)
+        assert store.aliases.resolve("net:champion").version == 7
+
+    Every method raises StoreError if the folder or the database cannot be read or written, or a name is invalid.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+
+    def of(self, name: str) -> dict[str, Move]:
+        """Return the last move of each alias of an artifact that names a version, by alias."""
+        return present_moves(self.moves(name))
+
+    def moves(self, name: str) -> list[Move]:
+        """Return all moves of the aliases of an artifact, the oldest first."""
+        _checked(check_name, name)
+        found = map(Move.of, self._store.backend.documents.read(_KIND, name).values())
+        return sorted((move for move in found if move is not None), key=lambda move: (move.time, move.number))
+
+    def resolve(self, reference: str) -> StoredArtifact:
+        """Return the version that `name`, `name:latest`, `name:v3`, `name:champion` or `name@DIGEST` stands for.
+
+        Raises:
+            RunNotFoundError: If there is none.
+        """
+        wanted = _checked(parse_reference, reference)
+        versions = self._store.backend.artifact_versions(wanted.name)
+        number, digest = wanted.number, wanted.digest or ""
+        if wanted.alias is not None:
+            aliases = self.of(wanted.name)
+            if wanted.alias not in aliases and versions:
+                raise RunNotFoundError(str(not_an_alias(wanted.name, wanted.alias, self._store.where, aliases)))
+            number = aliases[wanted.alias].version if versions else None
+        found = [
+            each for each in versions if each.digest.startswith(digest) and (number is None or each.version == number)
+        ]
+        if not found:
+            where = self._store.where
+            if not versions:
+                hint = word_suggestion(
+                    wanted.name, self._store.backend.artifacts(), "a run logs it: _run.log_artifact(name, path)"
+                )
+                raise RunNotFoundError(f"{reference}: {where} has no artifact {wanted.name}; {hint}")
+            known = f"it has v{versions[0].version} to v{versions[-1].version}"
+            raise RunNotFoundError(f"{reference}: {where} has no such version of {wanted.name}; {known}")
+        return found[-1]
+
+    def move(self, name: str, alias: str, version: int | None, was: int | str | None = None) -> Move:
+        """Let an alias name a version from now on, or none; `Store.author` is kept as the one who moved it.
+
+        It is moved once or not at all. To move an alias to the version that it names changes nothing.
+
+        Args:
+            name: The artifact's name.
+            alias: Letters, digits, dots, underscores and hyphens; neither `latest` nor the form of a version.
+            version: The version's number; None removes the alias. Its moves are kept.
+            was: The version that it must name now, such as `v6`; empty if it must name none; by default any.
+
+        Returns:
+            The move.
+
+        Raises:
+            ChangedError: If the alias names another version than `was`, or another process was faster.
+            RunNotFoundError: If there is no such version.
+        """
+        _checked(check_alias, alias)
+        last = self._last(name, alias)
+        move = self._next(last, name, alias, version, was)
+        if is_same(move, last):
+            assert last is not None
+            return last
+
+        def written(now: Any) -> dict[str, Any]:
+            if now is not None:
+                named = Move.of(now) or "another version"
+                raise ChangedError(
+                    f"{name}:{alias} names {named}: another process was faster; look at it, and move it again"
+                )
+            if version is not None:
+                self._require(name, version)  # within the lock of a folder
+            return move.document()
+
+        self._store.backend.documents.change(_KIND, move.key, written, name)
+        return move
+
+    def _next(self, last: Move | None, name: str, alias: str, version: int | None, was: int | str | None) -> Move:
+        target = None if version is None else (version, self._require(name, version).digest)
+        author = self._store.author
+        try:
+            return next_move(last, name, alias, target, was=was, by=author.name, via=author.via)
+        except ArtifactMovedError as error:
+            raise ChangedError(str(error)) from error
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+
+    def _last(self, name: str, alias: str) -> Move | None:
+        return max((move for move in self.moves(name) if move.alias == alias), key=lambda m: m.number, default=None)
+
+    def _require(self, name: str, version: int) -> StoredArtifact:
+        found = self._store.backend.artifact_versions(name, version)
+        return found[0] if found else self.resolve(f"{name}:v{version}")
+
+    def names_of(self, version: StoredArtifact, newest: int) -> list[str]:
+        """Return the aliases that name a version, with `latest` if it is the newest one."""
+        named = [alias for alias, move in self.of(version.name).items() if move.version == version.version]
+        return [*([LATEST] if version.version == newest else []), *named]
+
+
+def _checked(check: Any, value: Any) -> Any:
+    try:
+        return check(value)
+    except ArtifactError as error:
+        raise StoreError(str(error)) from error

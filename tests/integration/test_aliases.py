@@ -1,0 +1,278 @@
+"""Aliases of artifacts in stores, from the code of runs, on the command line, and in reproduced runs."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import sacristan
+from sacristan.__main__ import main
+from sacristan.experiments import Experiment
+from sacristan.observers import ArtifactError, ArtifactMovedError, ArtifactStore, FileObserver, MongoObserver
+from sacristan.runs import ChangedError, RunNotFoundError, StoreError, open_store
+from tests.documents import checked
+from tests.folders import write_files
+from tests.processes import run
+
+KINDS = [pytest.param("folder"), pytest.param("database", marks=pytest.mark.slow)]
+
+
+def record(main, *observers):
+    ex = Experiment("recorded", base_dir=Path(__file__).parent, save_git_info=False, system_metrics_s=None)
+    ex.observers.extend(observers)
+    ex.main(main)
+    return ex.run(options={"--capture": "sys"})
+
+
+def log_versions(_run, folder, contents=(b"1", b"2", b"3")):
+    return [_run.log_artifact("net", write_files(folder, {"net.pt": content}), "model") for content in contents]
+
+
+@pytest.fixture(params=KINDS)
+def where(request, tmp_path):
+    """The place of a store with three versions of the artifact `net`."""
+    if request.param == "folder":
+        record(lambda _run: log_versions(_run, tmp_path / "in") and None, FileObserver(tmp_path / "runs"))
+        return str(tmp_path / "runs")
+    database, url = (request.getfixturevalue(name) for name in ("database", "mongo_url"))
+    record(lambda _run: log_versions(_run, tmp_path / "in") and None, MongoObserver(url, db_name=database.name))
+    return f"{url}/{database.name}"
+
+
+# ---------------------------------------------------------------------- stores
+
+
+def test_alias_moves_and_every_move_is_kept(where, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_USER", "ada")
+    with open_store(where) as store:
+        store.aliases.move("net", "champion", 1)
+        store.aliases.move("net", "champion", 3, was="v1")
+        assert store.aliases.move("net", "champion", 3).number == 2
+        assert store.aliases.resolve("net:champion").version == 3
+        assert store.aliases.resolve(f"net@{store.aliases.resolve('net:v1').digest[:8]}").version == 1
+        store.aliases.move("net", "champion", None)
+        moves = [(move.was, move.version, move.by) for move in store.aliases.moves("net")]
+        assert moves == [(None, 1, "ada"), (1, 3, "ada"), (3, None, "ada")]
+        assert store.aliases.of("net") == {}
+        with pytest.raises(RunNotFoundError, match=r"net:champion: .* has no such alias of net"):
+            store.aliases.resolve("net:champion")
+
+
+def test_invalid_names_and_versions_are_refused(where):
+    with open_store(where) as store:
+        for alias in ("../x", "v7", "", "ü", "x" * 65, "latest"):
+            with pytest.raises(StoreError, match="alias: got"):
+                store.aliases.move("net", alias, 1)
+        with pytest.raises(RunNotFoundError, match=r"net:v9: .* it has v1 to v3"):
+            store.aliases.move("net", "champion", 9)
+        with pytest.raises(RunNotFoundError, match=r"nett:v1: .* has no artifact nett; did you mean net\?"):
+            store.aliases.move("nett", "champion", 1)
+        with pytest.raises(StoreError, match="artifact name: got"):
+            store.aliases.move("../net", "champion", 1)
+        assert store.aliases.moves("net") == []
+
+
+def test_second_of_two_that_move_at_once_is_told_what_it_names(where):
+    with open_store(where) as one, open_store(where) as other:
+        one.aliases.move("net", "champion", 1)
+        stale = other.aliases.moves("net")
+        one.aliases.move("net", "champion", 2)
+        other.aliases.moves = lambda _: stale
+        with pytest.raises(ChangedError, match=r"net:champion names v2 since .*: another process was faster"):
+            other.aliases.move("net", "champion", 3)
+        assert [move.version for move in one.aliases.moves("net")] == [1, 2]
+
+
+def test_many_users_at_once_lose_no_move(where):
+    def move_often():
+        done = 0
+        with open_store(where) as store:
+            while done < 10:
+                now = store.aliases.of("net").get("champion")
+                number = None if now is None else now.version
+                try:
+                    store.aliases.move("net", "champion", 1 + (number or 0) % 3, "" if number is None else number)
+                    done += 1
+                except ChangedError:
+                    pass
+
+    threads = [threading.Thread(target=move_often) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with open_store(where) as store:
+        moves = store.aliases.moves("net")
+    assert [move.number for move in moves] == list(range(1, 31))
+    assert [move.was for move in moves] == [None, *(move.version for move in moves[:-1])]
+
+
+def test_command_moves_lists_and_removes(where, capsys):
+    def call(*words):
+        code = main(["artifacts", "alias", "--store", where, *words])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    assert call("net") == (0, "net has no aliases; to give one: sacristan artifacts alias net latest champion\n", "")
+    assert call("net", "v1", "champion") == (0, "net:champion is v1, was no version\n", "")
+    assert call("net", "latest", "champion", "--was", "v1")[1] == "net:champion is v3, was v1\n"
+    code, out, err = call("net", "v2", "champion", "--was", "v1")
+    assert (code, out) == (1, "")
+    assert "net:champion names v3 since " in err
+    assert call("net", "champion", "stable")[1] == "net:stable is v3, was no version\n"
+    document = checked("artifacts", call("net", "--history", "--json")[1])
+    assert [(move["alias"], move["version"], move["was"]) for move in document["moves"]] == [
+        ("champion", 1, None),
+        ("champion", 3, 1),
+        ("stable", 3, None),
+    ]
+    assert call("net", "--remove", "stable")[1] == "net:stable is removed, was v3\n"
+    assert [line.split()[:2] for line in call("net")[1].splitlines()[1:]] == [["champion", "v3"]]
+    for words in (("net", "v1"), ("net", "v1", "x", "--remove", "y"), ("net", "--was", "v1")):
+        with pytest.raises(SystemExit):
+            call(*words)
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+# ---------------------------------------------------------------------- runs
+
+
+def test_code_of_a_run_moves_an_alias_where_it_is_recorded(tmp_path):
+    def moves(_run):
+        first, second, _ = log_versions(_run, tmp_path / "in")
+        first.alias("best")
+        second.alias("best", was="v1")
+        with pytest.raises(ArtifactMovedError, match="net:best names v2"):
+            first.alias("best", was="v1")
+        assert _run.use_artifact("net:best").version == 2
+
+    done = record(moves, FileObserver(tmp_path / "a"), FileObserver(tmp_path / "b"))
+    for folder in ("a", "b"):
+        store = ArtifactStore(tmp_path / folder)
+        assert [move.run for move in store.alias_moves("net")] == [done.meta_info["uid"]] * 2
+        assert store.resolve("net:best").version == 2
+        entry = json.loads((tmp_path / folder / "1" / "run.json").read_text())
+        assert [one["alias"] for one in entry["artifacts_aliased"]] == ["best", "best"]
+        [used] = entry["artifacts_used"]
+        assert (used["version"], used["reference"]) == (2, "net:best")
+
+
+def test_run_in_a_database_alone_moves_the_alias_there(tmp_path, database, mongo_url):
+    observer = lambda: MongoObserver(mongo_url, db_name=database.name)  # noqa: E731
+
+    def moves(_run):
+        first, second, _ = log_versions(_run, tmp_path / "in")
+        first.alias("best")
+        second.alias("best")
+        with pytest.raises(ArtifactError, match="recorded in a database alone"):
+            first.alias("best", was="v1")
+
+    done = record(moves, observer())
+    with open_store(f"{mongo_url}/{database.name}") as store:
+        assert [(move.was, move.version, move.run) for move in store.aliases.moves("net")] == [
+            (None, 1, done.meta_info["uid"]),
+            (1, 2, done.meta_info["uid"]),
+        ]
+        store.aliases.move("net", "best", 3)
+
+    def uses(_run):
+        assert _run.use_artifact("net:best").path(tmp_path / "out").read_bytes() == b"3"
+        with pytest.raises(ArtifactError, match="net:worst"):
+            _run.use_artifact("net:worst")
+
+    record(uses, observer())
+    assert database.runs.find_one({"_id": 2})["artifacts_used"][0]["reference"] == "net:best"
+
+
+def test_move_of_a_run_is_delivered_once_and_not_over_a_later_one(tmp_path, database, mongo_url, caplog):
+    url = f"{mongo_url}/{database.name}"
+    record(
+        lambda _run: log_versions(_run, tmp_path / "in")[0].alias("best"),
+        FileObserver(tmp_path / "runs"),
+        MongoObserver(mongo_url, db_name=database.name),
+    )
+    with open_store(url) as store:
+        store.aliases.move("net", "best", 2)
+    for _ in range(2):
+        assert main(["sync", "--store", str(tmp_path / "runs")]) == 0
+    with open_store(url) as store:
+        assert [move.version for move in store.aliases.moves("net")] == [1, 2]
+
+
+def test_alias_names_one_version_for_the_whole_run(tmp_path):
+    store = ArtifactStore(tmp_path / "runs")
+    record(lambda _run: log_versions(_run, tmp_path / "in") and None, FileObserver(tmp_path / "runs"))
+    store.alias("net", "champion", 1)
+
+    def uses(_run):
+        assert _run.use_artifact("net:champion").version == 1
+        store.alias("net", "champion", 2)
+        assert _run.use_artifact("net:champion").version == 1
+        _run.use_artifact("net:v3").alias("champion")
+        assert _run.use_artifact("net:champion").version == 3
+
+    record(uses, FileObserver(tmp_path / "runs"))
+
+
+USES = """
+from sacristan.experiments import Experiment
+from sacristan.observers import file_observer
+
+ex = Experiment("uses", system_metrics_s=None, save_git_info=False)
+ex.observers.append(file_observer("my_runs"))
+
+
+@ex.automain
+def main(_run):
+    return [_run.use_artifact(name).path(name).read_text() for name in ("net:champion", "net:latest")]
+"""
+
+
+def test_reproduced_run_gets_the_versions_that_the_aliases_named_then(tmp_path):
+    (tmp_path / "uses.py").write_text(USES)
+    store = ArtifactStore(tmp_path / "my_runs")
+    for content in (b"1", b"2"):
+        store.log("net", write_files(tmp_path / "in", {"net.pt": content}), "model")
+    store.alias("net", "champion", 1)
+    run([sys.executable, "uses.py"], cwd=tmp_path, check=True, capture_output=True)
+    store.alias("net", "champion", 2)
+    store.log("net", write_files(tmp_path / "in", {"net.pt": b"3"}), "model")
+    done = run(
+        [sys.executable, "-m", "sacristan", "reproduce", "1"], cwd=tmp_path, text=True, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "net:champion is v1, as in run 1; it names v2 now" in done.stdout + done.stderr
+    assert "net:latest is v2, as in run 1; it names v3 now" in done.stdout + done.stderr
+    results = [json.loads((tmp_path / "my_runs" / id / "run.json").read_text())["result"] for id in ("1", "2")]
+    assert results == [["1", "2"], ["1", "2"]]
+
+
+def test_names_of_wandb_give_aliases(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("net.pt").write_text("1")
+    with sacristan.init() as tracked:
+        first = tracked.log_artifact("net.pt", name="net", type="model", aliases=["best", "latest", "epoch_1"])
+        assert first.aliases == ["latest", "best", "epoch_1"]
+        Path("net.pt").write_text("2")
+        second = tracked.log_model("net.pt", "net", aliases="best")
+        assert (first.name, second.name) == ("net:v1", "net:v2")
+        assert tracked.use_artifact("me/project/net:best").version == "v2"
+        used = tracked.use_artifact("net:epoch_1")
+        assert used.aliases == ["epoch_1"]
+        used.aliases.append("stable")
+        used.aliases.remove("epoch_1")
+        used.save()
+        assert used.aliases == ["stable"]
+    assert list(ArtifactStore("my_runs").aliases("net")) == ["best", "stable"]
+
+
+def test_alias_of_wandb_that_is_none_here_ends_no_training(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    Path("net.pt").write_text("1")
+    with sacristan.init() as tracked:
+        tracked.log_artifact("net.pt", name="net", type="model", aliases=["v3", "of the day"])
+    assert "net:v1 keeps no alias 'v3'" in caplog.text
+    assert "net:v1 keeps no alias 'of the day'" in caplog.text
+    assert ArtifactStore("my_runs").aliases("net") == {}
