@@ -8,6 +8,7 @@ RunsError                 the root: catch it for all that follows
 ├── LaunchError           a recorded run cannot be started again
 ├── MissingExtraError     an optional dependency is not installed; an ImportError
 ├── PlotError             there is nothing to draw, or no way to draw it
+├── ReportError           a block of a report, `{{...}}`, is invalid; a ValueError
 ├── RunNotFoundError      an id stands for no run, or for more than one; a LookupError
 │   └── DiscardedError    the run is in the trash
 ├── ServerError           the embedded MongoDB does not start
@@ -40,6 +41,7 @@ __all__ = [
     "LaunchError",
     "MissingExtraError",
     "PlotError",
+    "ReportError",
     "RunNotFoundError",
     "RunsError",
     "ServerError",
@@ -82,6 +84,10 @@ class MissingExtraError(RunsError, ImportError):
 
 class PlotError(RunsError):
     """There is nothing to draw, or no way to draw it where it was asked for."""
+
+
+class ReportError(RunsError, ValueError):
+    """A block of a report, `{{...}}`, is invalid."""
 
 
 class RunNotFoundError(RunsError, LookupError):

@@ -23,6 +23,7 @@ from sacristan.runs.board import (
     contents,
     curves_page,
     media_page,
+    reports_page,
     run_page,
     runs_page,
     selected_runs,
@@ -62,6 +63,7 @@ _PAGES = (
     media_page,
     contents,
     trash_page,
+    reports_page,
 )
 ROUTES = [route for module in _PAGES for route in module.ROUTES]
 Opener = Callable[[], Store]

@@ -56,7 +56,13 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 _LIGHTNESS, _CHROMA = (0.5, 0.66), (0.11, 0.17)
 HERE = Path(__file__).parent
 # Address and name of the pages that the head of each page leads to.
-PAGES = (("/runs", "Runs"), ("/compare", "Compare"), ("/sweeps", "Sweeps"), ("/artifacts", "Artifacts"))
+PAGES = (
+    ("/runs", "Runs"),
+    ("/compare", "Compare"),
+    ("/sweeps", "Sweeps"),
+    ("/artifacts", "Artifacts"),
+    ("/reports", "Reports"),
+)
 _STATUSES = frozenset(
     ["completed", "running", "queued", "failed", "unreadable", "dead", "interrupted", "timeout", "pruned"]
 )

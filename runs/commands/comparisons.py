@@ -254,6 +254,8 @@ class Report:
         parser.epilog = _REPORT_EPILOG
         add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
         add_output(parser, "output file, such as report.html", required=True)
+        help = "write a report of the store, by its title, or a Markdown file with blocks, as .html or .md"
+        parser.add_argument("--page", metavar="TITLE", help=help)
         parser.add_argument("--title", default="Runs", help="title of the report")
         parser.add_argument(
             "--metric", action="append", default=[], metavar="NAME", help="draw these (all, 12 at most)"
@@ -273,6 +275,8 @@ class Report:
         from sacristan.runs.comparison.reports import write_report
 
         output_of(arguments)
+        if arguments.page is not None:
+            return _write_page(arguments)
         output, by = arguments.output, names_in(*arguments.by)
         if arguments.compare and not by:
             raise RunsError("--compare: expected --by too, the fields that define the groups to compare")
@@ -295,6 +299,18 @@ class Report:
         print_problems({run.id: run.problem for run in runs if run.problem})
         print_written(output, count_text(len(runs), "run"), note)
         return 0
+
+
+def _write_page(arguments: argparse.Namespace) -> int:
+    from sacristan.runs.comparison.report_pages import read_page, write_page
+
+    if arguments.runs or arguments.where:
+        raise RunsError("--page: expected no runs and no conditions; the blocks of the report name its runs")
+    with open_given(arguments) as store:
+        report = read_page(store, arguments.page, store.author.name)
+        write_page(store, report, arguments.output, overwrite=arguments.force)
+    print_written(arguments.output, f"report {report.title!r}")
+    return 0
 
 
 class Card:

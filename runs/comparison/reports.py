@@ -39,6 +39,7 @@ __all__ = [
     "pair_rows",
     "round_to",
     "verdict",
+    "whole_page",
     "write_report",
 ]
 
@@ -141,18 +142,18 @@ def _page(runs: list[Run], contents: _Contents) -> str:
     now = datetime.now(UTC)
     stores = ", ".join(dict.fromkeys(run.store.where for run in runs))
     about = f"{len(runs)} run{'s' * (len(runs) != 1)} of {stores}, {now:%Y-%m-%d %H:%M} UTC"
-    body = element(
-        "main",
-        element("h1", contents.title),
-        element("p", about, class_="about"),
-        *_sections(runs, contents),
-    )
+    return whole_page(contents.title, about, *_sections(runs, contents))
+
+
+def whole_page(title: str, about: str, *parts: object) -> str:
+    """Return a page without scripts or requests; texts are escaped, and `Markup` is not."""
+    body = element("main", element("h1", title), element("p", about, class_="about"), *parts)
     head = element(
         "head",
         Markup('<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'),
         Markup(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
         Markup('<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'),
-        element("title", contents.title),
+        element("title", title),
         Markup(f"<style>{_STYLE}</style>"),
     )
     return f"<!doctype html>\n{element('html', head, element('body', body), lang='en')}\n"

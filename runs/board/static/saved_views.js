@@ -40,6 +40,7 @@ async function change(path, pairs) {
 
 document.addEventListener("click", async (event) => {
   if (!event.target.closest("#show-views")) return;
+  if ($("write-report")) $("write-report").search = location.search || "?where="; // what is shown now
   await load().then(() => dialog.showModal(), (error) => announce(error.message));
 });
 

@@ -179,6 +179,7 @@ export function startSelection(look) {
     keepSelected();
   });
   $("export-csv").addEventListener("click", () => save(exportTable));
+  $("export-written")?.addEventListener("click", () => location.assign(chosen(`${root}/reports/new`)));
   $("export-report").addEventListener("click", () => save(report));
   $("discard-now")?.addEventListener("click", async () => {
     if (!(await change($("discard-dialog"), `${root}/list/discard`, []))) return;

@@ -23,6 +23,10 @@ WRITES = {
     "/list/note": (Role.NOTE, {"run": "1", "note": "new"}),
     "/list/view": (Role.NOTE, {"name": "new", "shared": "1"}),
     "/list/view/remove": (Role.NOTE, {"version": "none"}),
+    "/reports/preview": (Role.NOTE, {"text": "{{value 1 lr}}"}),
+    "/reports/save": (Role.NOTE, {"title": "new", "text": "x"}),
+    "/reports/restore": (Role.NOTE, {"id": "none"}),
+    "/reports/remove": (Role.NOTE, {"id": "none"}),
     "/list/discard": (Role.WRITE, {"run": "1"}),
     "/trash/restore": (Role.WRITE, {"run": "1"}),
 }

@@ -1,0 +1,27 @@
+// A report that is looked at: it follows its runs, and the text that others save.
+import { post, root, showError } from "./board.js";
+import { onLook } from "./follow.js";
+import { followPanels, showPanels } from "./report_panels.js";
+
+const { id, version, number } = document.getElementById("report-head").dataset;
+const article = document.querySelector("article.report");
+const dialog = document.getElementById("remove-dialog");
+
+showPanels(article);
+onLook((page) => {
+  const fresh = page?.getElementById("report-head")?.dataset;
+  if (fresh && fresh.version !== version && number === version) location.reload(); // somebody saved another text
+  return followPanels(article, page);
+});
+
+async function change(path, pairs, place) {
+  try {
+    location.assign((await post(`${root}/reports/${path}`, [["id", id], ["version", version], ...pairs])).url);
+  } catch (error) {
+    showError(place, error);
+  }
+}
+
+document.getElementById("restore")?.addEventListener("click", () => change("restore", [["number", number]], document.getElementById("report-problem")));
+document.getElementById("remove")?.addEventListener("click", () => dialog.showModal());
+document.getElementById("remove-now")?.addEventListener("click", () => change("remove", [], dialog.querySelector(".problem")));
