@@ -37,7 +37,7 @@ from sacristan.runs.sweeps.agents.engines import Engine
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.work.warm import WarmPython
 
@@ -201,7 +201,7 @@ def overhead(trials: int, url: str | None) -> None:
         log = stream.fileno()
         places = {"agent, folder": Place(folder / "my_runs")}
         if url is not None:
-            places["agent, MongoDB"] = Place(folder / "my_runs", Destination(url, f"bench_{os.getpid()}"))
+            places["agent, MongoDB"] = Place(folder / "my_runs", Destination(url, f"bench_{os.getpid()}").address)
         alone(folder, warm, log, 5)
         base, took = [], {name: [] for name in places}
         for block in range(5):
@@ -268,7 +268,7 @@ def workers(trials: int) -> None:
             means = AgentOptions(place.base, environment=divided_threads(number), packages=PACKAGES)
             log = folder / "log"
             start = time.perf_counter()
-            supervise(place, f"w{number}", means, [{}] * number, log, show=lambda line: None)
+            supervise(place, f"w{number}", means, [{}] * number, log)
             rates["agents"].append(trials / (time.perf_counter() - start))
             rates["plain processes"].append(plain_processes(number, trials))
         for name, (one, two) in rates.items():
@@ -311,9 +311,9 @@ def methods(seeds: int = 5, trials: int = 30) -> None:
 # ---------------------------------------------------------------------- scale
 
 
-def ask_and_tell(destination: Destination, asked: Any, told: Any) -> None:
+def ask_and_tell(address: str, asked: Any, told: Any) -> None:
     """Take points of a study, as an agent does, until none is left, and note how long asking and telling took."""
-    place = Place(Path(tempfile.gettempdir()) / f"sweeps-{os.getpid()}", destination)
+    place = Place(Path(tempfile.gettempdir()) / f"sweeps-{os.getpid()}", address)
     asks, tells = [], []
     try:
         with contextlib.closing(place.home("scale")) as home:
@@ -339,12 +339,12 @@ def scale(url: str, agents: int, trials: int) -> None:
     import pymongo
 
     name = f"bench_scale_{os.getpid()}"
-    destination = Destination(url, name)
+    address = Destination(url, name).address
     with tempfile.TemporaryDirectory() as folder:
-        sweep_of(Path(folder), Place(Path(folder), destination), "scale", random_spec(trials))
+        sweep_of(Path(folder), Place(Path(folder), address), "scale", random_spec(trials))
     context = multiprocessing.get_context("fork")
     asked, told = context.Queue(), context.Queue()
-    processes = [context.Process(target=ask_and_tell, args=(destination, asked, told)) for _ in range(agents)]
+    processes = [context.Process(target=ask_and_tell, args=(address, asked, told)) for _ in range(agents)]
     start = time.perf_counter()
     for process in processes:
         process.start()

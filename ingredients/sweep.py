@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from sacristan.runs.sweeps.agents.trials import AgentOptions
     from sacristan.runs.sweeps.spec.definition import Definition
     from sacristan.runs.sweeps.spec.spec import Spec
-    from sacristan.runs.sweeps.study.place import Place
+    from sacristan.runs.sweeps.study.home import Place
 
 __all__ = ["ingredient"]
 
@@ -212,14 +212,14 @@ def _errors() -> Iterator[None]:
 
 def _place(run: Any) -> Place:
     """Return the folder or database of the sweeps for a run with these observers."""
-    from sacristan.runs.sweeps.study.place import Place
+    from sacristan.runs.sweeps.study.home import Place
 
     folder = run.launch_options.get("--file_storage")
     bases = [Path(observer.basedir) for observer in run.recorders if hasattr(observer, "basedir")]
     if folder is not None:  # beside what the experiment records to by itself
         bases.insert(0, Path(folder))
-    databases = [observer.destination for observer in run.recorders if hasattr(observer, "destination")]
-    return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else None)
+    databases = [observer.destination.address for observer in run.recorders if hasattr(observer, "destination")]
+    return Place(bases[0] if bases else Path("my_runs"), databases[0] if databases else "")
 
 
 def _spec(config: Map) -> Spec:

@@ -11,7 +11,7 @@ import io
 import json
 import sqlite3
 import tempfile
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,8 @@ from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun
 
 KINDS = ("sources", "resources", "artifacts", "checkpoints", "ranks")
+# Kinds of documents that belong to a run, and the states of a run that workers have not begun.
+OF_RUNS, WAITING = ("notes", "messages", "status", "claims"), ("QUEUED", "HELD")
 # What `part` returns for a run that lacks it.
 EMPTY = {"values": "", "metrics": [], "artifact_details": {}, "damage": []}
 
@@ -95,19 +97,42 @@ class SqliteDocuments(Documents):
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
-    def read(self, kind: str, owner: Any = "", name: str | None = None) -> dict[str, Any]:
-        rows = self.connection.rows("SELECT name, json FROM document WHERE kind = ? AND owner = ?", kind, str(owner))
-        return {each: json.loads(text) for each, text in rows if name in (None, each)}
+    def read(
+        self,
+        kind: str,
+        owner: Any = "",
+        names: Collection[str] | None = None,
+        *,
+        after: str | None = None,
+        where: Mapping[str, Collection[Any]] | None = None,
+        entries: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        if kind == "status":
+            return {"": self._status(owner)[0]}
+        rows = self.connection.rows(
+            "SELECT name, json FROM document WHERE kind = ? AND owner = ? ORDER BY name", kind, str(owner)
+        )
+        is_wanted = [
+            (names is None and after is None) or name in (names or ()) or (after is not None and name > after)
+            for name, _ in rows
+        ]
+        found = {name: json.loads(text) for (name, text), wanted in zip(rows, is_wanted, strict=True) if wanted}
+        return {
+            name: one
+            for name, one in found.items()
+            if all(one.get(entry) in values for entry, values in (where or {}).items())
+        }
 
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
         place = (kind, str(owner), name)
         with self.connection.changing():
-            of_run = kind in ("notes", "messages")
-            if of_run and not self.connection.rows("SELECT 1 FROM run WHERE number = ?", owner):
+            if kind in OF_RUNS and not self.connection.rows("SELECT 1 FROM run WHERE number = ?", owner):
                 if kind == "messages":
                     return False
                 raise StoreError(f"run {owner} is no longer in {self.connection.path}")
-            now = self.read(kind, owner, name).get(name)
+            if kind == "status":
+                return self._change_status(change, owner)
+            now = self.read(kind, owner, [name]).get(name)
             new = change(now)
             if new == now:
                 return False
@@ -116,12 +141,38 @@ class SqliteDocuments(Documents):
                 self.connection.sql.execute("INSERT INTO document VALUES (?, ?, ?, ?)", (*place, json.dumps(new)))
         return True
 
+    def _status(self, run: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the status of a run, and its whole document."""
+        rows = self.connection.rows("SELECT json FROM part WHERE run = ? AND name = 'document'", run)
+        if not rows:
+            raise StoreError(f"run {run} is no longer in {self.connection.path}")
+        document = json.loads(rows[0][0])
+        return {name: document[name] for name in ("status", "stop_time", "fail_trace") if name in document}, document
+
+    def _change_status(self, change: Change, run: int) -> bool:
+        now, document = self._status(run)
+        new = change(now)
+        row = (json.dumps({**document, **(new or {})}), run)
+        self.connection.sql.execute("UPDATE part SET json = ? WHERE run = ? AND name = 'document'", row)
+        return new != now
+
+    def count(self, kind: str, name: str, start: int, limit: float) -> int | None:
+        with self.connection.changing():
+            query = "SELECT json FROM document WHERE kind = 'count' AND owner = ? AND name = ?"
+            rows = self.connection.rows(query, kind, name)
+            number = max(start, int(rows[0][0]) if rows else 0)
+            if number >= limit:
+                return None
+            row = ("count", kind, name, str(number + 1))
+            self.connection.sql.execute("INSERT OR REPLACE INTO document VALUES (?, ?, ?, ?)", row)
+        return number
+
 
 class SqliteBackend(Backend):
     """All runs of a file; a run's `key` is its number."""
 
     def __init__(self, path: Path) -> None:
-        self.where = f"sqlite://{path}"
+        self.where = self.address = f"sqlite://{path.absolute()}"
         self.connection = Connection(path)
         self.documents = SqliteDocuments(self.connection)
 
@@ -274,16 +325,22 @@ class SqliteBackend(Backend):
 
     def add(self, staged: StagedRun) -> Added:
         with open_store(staged.folder.parent) as store, self.connection.changing():
-            present = self.get([staged.uid])
-            if present:
-                return Added(present[staged.uid].id, is_new=False)
-            number = self._insert(store.get(staged.folder.name), store.backend, staged.folder)
+            run, present = store.get(staged.folder.name), self.get([staged.uid]).get(staged.uid)
+            if present is not None and not self._has_begun(present.key, run.status):
+                return Added(present.id, is_new=False)
+            if present is not None:
+                self._delete_parts(present.key)
+            number = self._insert(run, store.backend, staged.folder, None if present is None else present.key)
         return Added(str(number), is_new=True, left_out=staged.left_out)
 
-    def _insert(self, run: Any, origin: Backend, folder: Path) -> int:
+    def _has_begun(self, number: int, status: str) -> bool:
+        """Tell whether a run that waits here has begun elsewhere since."""
+        return self.documents.read("status", number)[""]["status"] in WAITING and status not in WAITING
+
+    def _insert(self, run: Any, origin: Backend, folder: Path, number: int | None) -> int:
         sql = self.connection.sql
-        values = (run.uid, run.read_output()[0])
-        number = sql.execute("INSERT INTO run (uid, output) VALUES (?, ?)", values).lastrowid
+        values = (number, run.uid, run.read_output()[0])
+        number = sql.execute("INSERT OR REPLACE INTO run (number, uid, output) VALUES (?, ?, ?)", values).lastrowid
         document = {name: value for name, value in run.document.items() if name not in NOTED}
         document |= self._take_versions(run, folder)
         parts = {name: origin.part(run, name) for name in (*PARTS, "lease", "artifact_details")}
@@ -303,7 +360,8 @@ class SqliteBackend(Backend):
             row = (number, name, series.steps.tobytes(), series.steps.dtype.str, points)
             sql.execute("INSERT INTO series VALUES (?, ?, ?, ?, ?)", row)
         if any(run.notes().values()):
-            sql.execute("INSERT INTO document VALUES ('notes', ?, '', ?)", (str(number), json.dumps(run.notes())))
+            row = (str(number), json.dumps(run.notes()))
+            sql.execute("INSERT OR IGNORE INTO document VALUES ('notes', ?, '', ?)", row)
         return number
 
     def _insert_file(self, run: int | None, kind: str, position: int, content: Content) -> None:
@@ -356,11 +414,14 @@ class SqliteBackend(Backend):
         return run.key
 
     def _delete(self, number: int) -> None:
-        for table, column in (("run", "number"), ("part", "run"), ("file", "run"), ("series", "run")):
-            self.connection.sql.execute(f"DELETE FROM {table} WHERE {column} = ?", (number,))
-        self.connection.sql.execute(
-            "DELETE FROM document WHERE kind IN ('notes', 'messages') AND owner = ?", (str(number),)
-        )
+        self._delete_parts(number)
+        self.connection.sql.execute("DELETE FROM run WHERE number = ?", (number,))
+        for kind in OF_RUNS:
+            self.connection.sql.execute("DELETE FROM document WHERE kind = ? AND owner = ?", (kind, str(number)))
+
+    def _delete_parts(self, number: int) -> None:
+        for table in ("part", "file", "series"):
+            self.connection.sql.execute(f"DELETE FROM {table} WHERE run = ?", (number,))
 
     def trash(self) -> list[tuple[Discarded, Any]]:
         query = """SELECT number, uid, discarded, json FROM run JOIN part ON run = number AND name = 'document'
@@ -370,7 +431,7 @@ class SqliteBackend(Backend):
             document = json.loads(text)
             name = str(mapping_of(document.get("experiment")).get("name") or "")
             status = str(document.get("status"))
-            by = discarder(self.documents.read("notes", number, "").get("", {}).get("changes"))
+            by = discarder(self.documents.read("notes", number).get("", {}).get("changes"))
             listed.append((Discarded(str(number), uid, name, status, datetime.fromisoformat(at), by), number))
         return listed
 

@@ -82,6 +82,21 @@ class Destination:
         names = f"#{self.prefix or self.collection}" if self.prefix or self.collection else ""
         return f"{scheme}://{rest.partition('/')[0].partition('?')[0]}/{self.db_name}{names}"
 
+    @property
+    def address(self) -> str:
+        """The destination as `open_store` takes it, with credentials and all names: never print or write it."""
+        return f"{self.url or 'mongodb://localhost:27017'}#{self.db_name}/{self.prefix}/{self.collection}"
+
+    @classmethod
+    def at(cls, address: str) -> Destination | None:
+        """Return the destination of an `address`, or of a URL with `#PREFIX`; None if it is no MongoDB database."""
+        url, _, names = address.partition("#")
+        if not url.startswith(("mongodb://", "mongodb+srv://")):
+            return None
+        if names.count("/") < 2:
+            return cls(url, database_in(url) or "sacred", names)
+        return cls(url, *names.split("/", 2))
+
     def written(self) -> dict[str, str]:
         """Return the content of `destination.json`, without credentials."""
         entries = dataclasses.asdict(self) | {"url": redact(self.url or "mongodb://localhost:27017")}

@@ -59,6 +59,7 @@ __all__ = [
     "make_artifact_indexes",
     "make_media_indexes",
     "make_run_indexes",
+    "make_sweep_indexes",
     "may_name_files",
     "sent",
 ]
@@ -202,6 +203,12 @@ def make_artifact_indexes(collections: Collections) -> None:
 def make_alias_indexes(collections: Collections) -> None:
     """Create the index of the aliases of artifacts, as far as the user may create any."""
     _make(collections.artifact_aliases, [("artifact", ASCENDING), ("alias", ASCENDING), ("number", DESCENDING)])
+
+
+def make_sweep_indexes(collections: Collections) -> None:
+    """Create the indexes of claims and trials of sweeps, as far as the user may create any."""
+    _make(collections.sweep_claims, [("sweep", ASCENDING), ("trial", ASCENDING)])
+    _make(collections.sweep_trials, [("study", ASCENDING), ("state", ASCENDING)])
 
 
 def _make_file_indexes(collections: Collections) -> None:

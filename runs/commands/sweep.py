@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sacristan.runs.sweeps.agents.trials import AgentOptions
     from sacristan.runs.sweeps.spec.definition import Definition
     from sacristan.runs.sweeps.spec.spec import Spec
-    from sacristan.runs.sweeps.study.place import Place
+    from sacristan.runs.sweeps.study.home import Place
 
 __all__ = ["NO_JSON", "add_arguments", "main"]
 
@@ -129,13 +129,9 @@ _ACTIONS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
 
 
 def _place(where: str) -> Place:
-    from sacristan.runs.sweeps.study.place import Place
+    from sacristan.runs.sweeps.study.home import Place
 
-    if not is_url(where):
-        return Place(Path(where))
-    from sacristan.observers.mongo.destination import Destination, parse_mongo_option
-
-    return Place(Path("my_runs"), Destination(**parse_mongo_option(where)))
+    return Place(Path("my_runs"), where) if is_url(where) else Place(Path(where))
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:
@@ -218,8 +214,8 @@ def _workers(num: int) -> list[dict[str, str]]:
 def _agent_options(place: Place, arguments: argparse.Namespace, environment: Mapping[str, str]) -> AgentOptions:
     from sacristan.runs.sweeps.agents.trials import AgentOptions
 
-    where = where_of(arguments)
-    store = {"SACRISTAN_STORE": where if is_url(where) else str(place.base.absolute())}
+    is_observed = place.store and not place.copies_runs
+    store = {"SACRISTAN_STORE": place.store if is_observed else str(place.base.absolute())}
     packages = None if arguments.packages is None else tuple(filter(None, arguments.packages.split(",")))
     variables = {**store, **environment}
     return AgentOptions(place.base, environment=variables, packages=packages, retries=arguments.retries)

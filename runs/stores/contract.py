@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
@@ -112,17 +112,46 @@ class Documents(abc.ABC):
     | --- | --- | --- | --- |
     | `notes` | a run | empty | `Run.notes`: tags, note, display name, reproductions, changes |
     | `messages` | a run | an event | `state`: `sent`, `unsent`, or when somebody began to send it, in ISO 8601 |
+    | `status` | a run | empty | `status`, `stop_time`, `fail_trace`, and `lease`, which nobody changes |
+    | `claims` | a run | 1, 2, ... | the attempt's claim: the lease of its worker, and `process`, the lease of the run |
     | `views` | empty | letters and digits | a saved view |
     | `reports` | empty | letters and digits | a report, as it is now |
     | `report_versions` | empty | REPORTvNUMBER | an earlier version of a report |
     | `aliases` | an artifact | alias and number | a move of an alias of it; written once |
+    | `sweeps` | empty | a sweep | its definition, and `stopped` |
+    | `sweep_claims` | a sweep | POINT/ATTEMPT | `sweep`, `trial`, `attempt`, `agent`, and `lease`, that of the run |
+    | `sweep_agents` | a sweep | an agent | `agent`, and its `lease` |
+    | `sweep_trials` | a sweep, or empty | digits, or a sweep | a trial of its study; the study |
 
-    The owner of a run's documents is its `Run.key`.
+    The owner of a run's documents is its `Run.key`; they go with the run, and the others need no owner. The status of a
+    run in a folder changes only while no process holds its record; `reap` writes into folders by itself, because it
+    also recovers their last points. Runs of a store that no observer delivers to have ended, and need no lease. Claims
+    are made for good: of many processes that claim an attempt, `change` succeeds for one, and no attempt is left out. A
+    lease says when it was renewed by the clock of its writer, and who reads it compares it with his own, so that clocks
+    may differ by less than ten times the lease's interval; on one machine processes are compared, not clocks.
     """
 
     @abc.abstractmethod
-    def read(self, kind: str, owner: Any = "", name: str | None = None) -> dict[str, Any]:
-        """Return the documents of an owner by name, or only the one of a `name`; a damaged one may be anything."""
+    def read(
+        self,
+        kind: str,
+        owner: Any = "",
+        names: Collection[str] | None = None,
+        *,
+        after: str | None = None,
+        where: Mapping[str, Collection[Any]] | None = None,
+        entries: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        """Return the documents of an owner by name; a damaged one may be anything.
+
+        Args:
+            kind: See the table.
+            owner: See the table.
+            names: Only these documents, and those `after` a name.
+            after: Only documents whose names come after this one, as texts, and those that `names` names.
+            where: Only documents each of whose entries has one of the values here.
+            entries: The entries that the caller reads; others may be missing.
+        """
 
     @abc.abstractmethod
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
@@ -135,12 +164,20 @@ class Documents(abc.ABC):
             answer was lost: then the second one finds what it wanted to write, and returns False.
         """
 
+    @abc.abstractmethod
+    def count(self, kind: str, name: str, start: int, limit: float) -> int | None:
+        """Return the next number of a document without owner, at least `start`; None if it is not below `limit`.
+
+        Each caller gets another number, however many ask at once; after a power cut, a number may come again.
+        """
+
 
 class Backend(abc.ABC):
     """A folder, a database or another place of runs; see the guarantees of `sacristan.runs.stores.contract`.
 
     Attributes:
         where: The folder, or the URL without credentials.
+        address: What `open_store` opens it by again, with credentials: never print or write it.
         documents: Its small documents.
         folder: The folder that its runs lie in, each at its `key`, and in which a process of this machine records runs;
             None if runs do not lie in folders.
@@ -150,6 +187,7 @@ class Backend(abc.ABC):
     """
 
     where: str
+    address: str
     documents: Documents
     folder: Path | None = None
     staging_home: Path | None = None
@@ -274,6 +312,9 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def add(self, staged: StagedRun) -> Added:
         """Add a staged run, unless a run with its uid is there; a second call finishes a killed one.
+
+        In a store that no observer delivers to, a run that is QUEUED or HELD there, and has begun elsewhere since, is
+        replaced by the staged one, and keeps its id and its documents.
 
         Errors of the disk and of damaged records are raised unchanged; `Store.add` turns them into StoreError.
         """

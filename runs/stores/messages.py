@@ -31,12 +31,12 @@ class Messages:
         """Note whether a receiver took a message that the caller claimed; otherwise it can be claimed again."""
         outcome = {"state": SENT if is_sent else UNSENT}
         is_noted = self._documents.change("messages", event, lambda now: now and outcome, run.key)
-        if not is_noted and not self._documents.read("messages", run.key, event):
+        if not is_noted and not self._documents.read("messages", run.key, [event]):
             raise StoreError(f"run {run.id} was removed")
 
     def is_unsent(self, run: Run, event: str) -> bool:
         """Tell whether a message was tried, but no receiver took it or its sender is gone."""
-        now = self._documents.read("messages", run.key, event).get(event)
+        now = self._documents.read("messages", run.key, [event]).get(event)
         return now is not None and _is_free(now)
 
 

@@ -12,7 +12,7 @@ from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.store import Store
 
-__all__ = ["open_store"]
+__all__ = ["open_backend", "open_store"]
 
 _GROUP = "sacristan.stores"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
@@ -43,12 +43,17 @@ def open_store(where: str | Path | None = None, *, create: bool = False, is_read
                 print(run.id, run["optimizer.lr"], run["val/accuracy.max"])
     """
     where = str(where if where is not None else os.environ.get("SACRISTAN_STORE") or "my_runs")
+    return Store(open_backend(where, create=create, is_read_only=is_read_only), open_store)
+
+
+def open_backend(where: str, *, create: bool = False, is_read_only: bool = False) -> Backend:
+    """Open what is below a store: the backend of a folder, or of a URL."""
     scheme = _SCHEME.match(where)
     # A mistyped URL may hold a password.
     if scheme is None and (not where or "://" in where or (re.search(":.*@", where) and not Path(where).exists())):
         raise _unknown(where, ())
-    open_backend = _open_folder if scheme is None else _opener(scheme[1], where)
-    return Store(open_backend(where, create=create, is_read_only=is_read_only), open_store)
+    opener = _open_folder if scheme is None else _opener(scheme[1], where)
+    return opener(where, create=create, is_read_only=is_read_only)
 
 
 def _opener(scheme: str, where: str) -> Callable[..., Backend]:
@@ -72,8 +77,7 @@ def _unknown(where: str, others: Sequence[str]) -> StoreError:
 def _open_database(url: str, *, create: bool, is_read_only: bool) -> Backend:
     from sacristan.runs.stores.mongo.backend import MongoBackend
 
-    url, _, prefix = url.partition("#")
-    return MongoBackend(url, prefix)
+    return MongoBackend(url)
 
 
 def _open_folder(where: str, *, create: bool, is_read_only: bool) -> Backend:

@@ -91,7 +91,7 @@ class Reports:
         return Report.of(id, self._read("report_versions", _version(id, number)))
 
     def _read(self, kind: str, name: str) -> Any:
-        return self._documents.read(kind, "", name).get(name)
+        return self._documents.read(kind, names=[name]).get(name)
 
     def save(self, report: Report, seen: int = 0) -> Report:
         """Save a report in place of its version `seen`, which stays as an old one; without an id it is a new report.

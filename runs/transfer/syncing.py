@@ -31,12 +31,16 @@ from sacristan.observers.record.points.intact_points import has_latest_points
 from sacristan.observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
-from sacristan.runs.stores.mongo.database import MongoDatabase
+from sacristan.runs.stores.opening import open_store
+from sacristan.runs.transfer.copying import copy
 
 __all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
 
 _log = logging.getLogger(__name__)
 
+# Schemes of the databases that an observer delivers to; other stores receive copies of ended runs.
+_DELIVERED = ("mongodb://", "mongodb+srv://")
+_UNFINISHED = ("RUNNING", "QUEUED", "HELD", "DEAD", "INTERRUPTED")
 # An attempt ends early while another process delivers the same run.
 _ATTEMPTS = 10
 
@@ -73,7 +77,8 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
     Args:
         folder: The folder of runs; runs of a `MongoObserver` whose database was away lie in its `failure_dir`.
         url: A URL to use instead of the recorded ones, for example with credentials, which are never recorded. If it
-            names a database, runs without a recorded one go there, too.
+            names a database, runs without a recorded one go there, too. A store of another package receives a copy of
+            each run that has ended.
 
     Returns:
         A result for each run that belongs into a database, delivered or not. A run that is damaged, or whose database
@@ -91,6 +96,9 @@ def sync(folder: str | Path, url: str | None = None) -> list[SyncResult]:
 
 def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None = None) -> Iterator[SyncResult]:
     """Deliver all runs or `only` those in some folders as `sync` does, and yield each result at once."""
+    if url is not None and "://" in url and not url.startswith(_DELIVERED):
+        yield from _copies(folder, url, only)
+        return
     db_name = _parse(url)
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
@@ -106,6 +114,25 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
             except StoreError as error:
                 result = SyncResult(run_folder, "failed", None, destination.label if destination else "", str(error))
             yield result
+
+
+def _copies(folder: Path, url: str, only: Iterable[Path] | None) -> Iterator[SyncResult]:
+    """Copy ended runs into a store that no observer delivers to, and yield each result at once."""
+    wanted = None if only is None else {path.resolve() for path in only}
+    with open_store(folder) as origin, open_store(url, create=True) as target:
+        for run in origin.find(sort="id"):
+            if run.folder is None or not (wanted is None or run.folder.resolve() in wanted):
+                continue
+            if run.status in _UNFINISHED:
+                yield SyncResult(run.folder, "running", None, target.where)
+                continue
+            try:
+                copied = copy(run, target)
+            except StoreError as error:
+                yield SyncResult(run.folder, "failed", None, target.where, str(error))
+            else:
+                outcome = "delivered" if copied.is_new else "up to date"
+                yield SyncResult(run.folder, outcome, copied.run.id, target.where)
 
 
 class _Server:
@@ -244,7 +271,7 @@ class Reaped(NamedTuple):
     """A run that was marked as DEAD.
 
     Attributes:
-        run: Its folder; in a database its id.
+        run: Its folder; in another store its `Run.key`.
         uid: Its uid.
     """
 
@@ -259,7 +286,7 @@ def reap(where: str | Path) -> list[Reaped]:
     machine counts as gone when its heartbeats have stopped for long enough.
 
     Args:
-        where: A folder of runs, or a `mongodb://` URL with the database's name.
+        where: A folder of runs, or the URL of a store, such as `mongodb://` with the database's name.
 
     Returns:
         The runs that were marked.
@@ -272,7 +299,7 @@ def reap(where: str | Path) -> list[Reaped]:
             print(run, uid)
     """
     where = str(where)
-    return list(_reap_database(where) if "://" in where else _reap_folders(Path(where)))
+    return list(_reap_others(where) if "://" in where else _reap_folders(Path(where)))
 
 
 def _reap_folders(store: Path) -> Iterator[Reaped]:
@@ -311,13 +338,17 @@ def _reap(folder: Path) -> str | None:
     return run.get("uid", "")
 
 
-def _reap_database(url: str) -> Iterator[Reaped]:
-    url, _, prefix = url.partition("#")
-    wanted = dict.fromkeys(("format", "status", "lease", "uid", "heartbeat", "start_time"), 1)
-    with contextlib.closing(MongoDatabase(url, prefix)) as mongo, mongo.errors():
-        for run in mongo.runs.find({"status": "RUNNING", "lease": {"$exists": True}}, wanted):
-            if _is_dead(run, run["lease"]):
-                stopped = last_beat(run["lease"]) or run.get("heartbeat") or run.get("start_time")
-                change = {"$set": {"status": "DEAD", "stop_time": stopped}}
-                mongo.confirmed.runs.update_one({"_id": run["_id"], "status": "RUNNING", "lease": run["lease"]}, change)
-                yield Reaped(run["_id"], run.get("uid", ""))
+def _reap_others(url: str) -> Iterator[Reaped]:
+    with open_store(url) as store:
+        for run in store.find("status=DEAD", columns=("uid",)):
+            if store.backend.documents.change("status", "", _as_dead, run.key):
+                yield Reaped(run.key, run.uid or "")
+
+
+def _as_dead(now: dict[str, Any]) -> dict[str, Any]:
+    """Return the status of a run whose process is gone, if it says RUNNING."""
+    lease = now.get("lease")
+    if lease is None or not _is_dead(now, lease):
+        return now
+    beat = last_beat(lease)
+    return {**now, "status": "DEAD", **({} if beat is None else {"stop_time": beat.isoformat()})}

@@ -1,8 +1,7 @@
 """Claims: who runs which attempt at a task, so that at most one process does, on however many machines.
 
-A task is a run of a queue or a point of a sweep. An attempt is claimed once, by whoever is first: in a folder its file
-is linked once, in a database its entry is added on a condition. A claim names its owner, whose lease says whether it
-lives.
+A task is a run of a queue or a point of a sweep, and its claims are documents of a store. An attempt is claimed once,
+by whoever is first. A claim names its owner, whose lease says whether it lives.
 
 A process that is about to begin a run asks the owner of its claim. The owner notes the lease of the process, then
 checks that nobody has claimed a later attempt. A successor claims the next attempt, then waits for the processes noted
@@ -11,25 +10,16 @@ on earlier ones. So either the process is refused, or its successor waits for it
 
 from __future__ import annotations
 
-import abc
-import contextlib
 import dataclasses
-import json
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from sacristan.observers.record.files import read_regular, replacing, write_once
 from sacristan.observers.record.identity import is_alive, lease
-from sacristan.observers.record.json_text import parse_json
-from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.query.flattening import mappings_in
+from sacristan.runs.errors import StoreError
+from sacristan.runs.stores.contract import Documents
 
-if TYPE_CHECKING:
-    from sacristan.observers.mongo.layout import Collections
-
-__all__ = ["Claim", "Claims", "FolderClaims", "RunClaims", "asking", "is_pending"]
+__all__ = ["Claim", "Claims", "is_pending", "last_claims", "point_claims", "run_claims"]
 
 # A run imports its packages between its claim and its start. A claim from another machine that stood for ten times as
 # many seconds without a start belongs to a worker that was killed.
@@ -53,24 +43,47 @@ class Claim:
     process: Mapping[str, Any] | None = None
 
 
-class Claims(abc.ABC):
-    """The claims on the attempts at one task. Attempts follow each other without gaps."""
+@dataclasses.dataclass(frozen=True)
+class Claims:
+    """The claims on the attempts at one task. Attempts follow each other without gaps.
 
-    @abc.abstractmethod
+    Attributes:
+        kind: The kind of the documents, of which `task` is the owner.
+        point: The number of a sweep's point; None for a run.
+        entry: Returns what this owner writes when it claims an attempt.
+    """
+
+    documents: Documents
+    kind: str
+    task: Any
+    entry: Callable[[int], dict[str, Any]]
+    point: int | None = None
+
     def listed(self) -> list[Claim]:
         """Return the claims, first attempt first."""
+        where = None if self.point is None else _of_points(self.task, [self.point])
+        found = self.documents.read(self.kind, self.task, where=where)
+        return sorted((_claim(name, document) for name, document in found.items()), key=lambda claim: claim.attempt)
 
-    @abc.abstractmethod
     def add(self, attempt: int) -> bool:
         """Claim an attempt, the number after the last claim, once and for all; False if another owner was quicker."""
+        mine = self.entry(attempt)
+        is_mine = False
 
-    @abc.abstractmethod
+        def claim(now: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            nonlocal is_mine
+            is_mine = now == mine  # as after a first try whose answer was lost
+            return mine if now is None else now
+
+        return self._change(attempt, claim) or is_mine
+
     def release(self, attempt: int) -> None:
         """Take back this owner's claim, the last one, so that others can make it: one whose run has not begun."""
+        self._change(attempt, lambda _: None)
 
-    @abc.abstractmethod
-    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
-        """Note the lease of a process in the claim of an attempt."""
+    def renew(self, attempt: int) -> None:
+        """Note that the worker of a queue that claimed an attempt lives."""
+        self._change(attempt, lambda now: now and {**now, "heartbeat": time.time()})
 
     def is_last(self, attempt: int) -> bool:
         """Tell whether a claimed attempt is still the last one; False if another owner took this one for dead."""
@@ -82,7 +95,14 @@ class Claims(abc.ABC):
 
         If it may not, another owner has claimed a later attempt, and the process must record nothing.
         """
-        self._note_process(attempt, process)
+        entry = "process" if self.point is None else "lease"
+
+        def noted(now: Mapping[str, Any] | None) -> Mapping[str, Any]:
+            if now is None:
+                raise StoreError(f"the claim on attempt {attempt} is gone, and perhaps the run")
+            return {**now, entry: dict(process)}
+
+        self._change(attempt, noted)
         return self.is_last(attempt)
 
     def earlier_processes(self, attempt: int) -> list[Mapping[str, Any]]:
@@ -92,110 +112,43 @@ class Claims(abc.ABC):
         """
         return [claim.process for claim in self.listed() if claim.attempt < attempt and claim.process is not None]
 
-
-class FolderClaims(Claims):
-    """Claims in files: `claims/2.json` and `claims/2.lease` of a run, `claims/000017.2` and so on of a sweep's point.
-
-    Args:
-        stem: Begins the names of the files of this task.
-        owner: Name that claims are made in; empty writes the lease of this process instead.
-    """
-
-    def __init__(self, folder: Path, *, first: int = 1, stem: str = "", suffix: str = ".json", owner: str = "") -> None:
-        self._folder, self._first, self._stem, self._suffix, self._owner = folder, first, stem, suffix, owner
-
-    def listed(self) -> list[Claim]:
-        claims: list[Claim] = []
-        reading = naming_os_errors(f"{self._folder} cannot be read", "; check its permissions")
-        with reading, contextlib.suppress(FileNotFoundError):  # of the claim after the last
-            while True:
-                attempt = self._first + len(claims)
-                content = read_regular(self._path(attempt))
-                claims.append(_claim(attempt, content, self._process(attempt)))
-        return claims
-
-    def add(self, attempt: int) -> bool:
-        content = self._owner or json.dumps(_own_lease())
-        with self._writing():
-            self._folder.mkdir(exist_ok=True)
-            return write_once(self._path(attempt), content.encode(), durable=False)
-
-    def release(self, attempt: int) -> None:
-        with self._writing():
-            for path in (self._path(attempt), self._lease_path(attempt)):
-                path.unlink(missing_ok=True)
-
-    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
-        with self._writing(), replacing(self._lease_path(attempt), durable=False) as stream:
-            stream.write(json.dumps(process).encode())
-
-    def _writing(self) -> contextlib.AbstractContextManager[None]:
-        return naming_os_errors(f"{self._folder} cannot be written", "; check its permissions")
-
-    def _process(self, attempt: int) -> Mapping[str, Any] | None:
-        with contextlib.suppress(OSError, ValueError):  # a power cut that damages it ended the process as well
-            process = parse_json(read_regular(self._lease_path(attempt)))
-            return process if isinstance(process, dict) else None
-        return None
-
-    def _path(self, attempt: int) -> Path:
-        return self._folder / f"{self._stem}{attempt}{self._suffix}"
-
-    def _lease_path(self, attempt: int) -> Path:
-        return self._folder / f"{self._stem}{attempt}.lease"
+    def _change(self, attempt: int, change: Callable[[Any], Mapping[str, Any] | None]) -> bool:
+        name = str(attempt) if self.point is None else f"{self.point}/{attempt}"
+        return self.documents.change(self.kind, name, change, self.task)
 
 
-class RunClaims(Claims):
-    """Claims in the document of a queued run: the first attempt is the first entry of its list `claims`.
-
-    Args:
-        is_begun: Whether the run has begun before; an attempt at another one needs the status QUEUED.
-    """
-
-    def __init__(self, collections: Collections, uid: str, where: str, *, is_begun: bool = False) -> None:
-        self._collections, self._uid, self._where, self._is_begun = collections, uid, where, is_begun
-
-    def listed(self) -> list[Claim]:
-        with asking(self._where):
-            document = self._collections.sent.runs.find_one({"uid": self._uid}, {"claims": 1})
-        if document is None:
-            raise StoreError(f"MongoDB at {self._where} does not have it yet; deliver it: sacristan sync")
-        entries = enumerate(mappings_in(document.get("claims")), 1)
-        return [Claim(number, lease=entry, process=entry.get("process")) for number, entry in entries]
-
-    def add(self, attempt: int) -> bool:
-        condition: dict[str, Any] = {"uid": self._uid, "status": {"$ne": "QUEUED"} if self._is_begun else "QUEUED"}
-        condition |= {"claims": {"$size": attempt - 1}} if attempt > 1 else {"claims.0": {"$exists": False}}
-        change = {"$push": {"claims": _own_lease()}}
-        with asking(self._where):
-            return bool(self._collections.confirmed.runs.update_one(condition, change).modified_count)
-
-    def release(self, attempt: int) -> None:
-        condition = {"uid": self._uid, "claims": {"$size": attempt}}
-        with asking(self._where):
-            self._collections.confirmed.runs.update_one(condition, {"$pop": {"claims": 1}})
-
-    def _note_process(self, attempt: int, process: Mapping[str, Any]) -> None:
-        name = f"claims.{attempt - 1}"
-        condition, change = {"uid": self._uid, name: {"$exists": True}}, {"$set": {f"{name}.process": dict(process)}}
-        with asking(self._where):
-            self._collections.confirmed.runs.update_one(condition, change)
+def run_claims(documents: Documents, key: Any) -> Claims:
+    """Return the claims on a queued run, whose first attempt is 1; `key` is that of the run."""
+    return Claims(documents, "claims", key, lambda _: lease(_START_BOUND_S, is_anonymous=True))
 
 
-@contextlib.contextmanager
-def asking(where: str) -> Iterator[None]:
-    """Turn errors of the database that a queued run is delivered to into a StoreError; `where` names it in messages."""
-    from pymongo.errors import PyMongoError
+def point_claims(documents: Documents, sweep: str, number: int, agent: str) -> Claims:
+    """Return the claims on a point of a sweep, whose first attempt is 0; `agent` is empty to only read them."""
+    entry = {"sweep": sweep, "trial": number, "agent": agent}
+    return Claims(documents, "sweep_claims", sweep, lambda attempt: {**entry, "attempt": attempt}, number)
 
-    from sacristan.observers.mongo.destination import explain
 
-    try:
-        yield
-    except PyMongoError as error:
-        raise StoreError(
-            f"MongoDB at {where}, where the run was queued, too, cannot be asked who has taken it: {explain(error)}; "
-            "give its URL: -- -m URL"
-        ) from error
+def last_claims(documents: Documents, sweep: str, numbers: Collection[int]) -> dict[int, Claim]:
+    """Return the last claims on some points, without unclaimed ones, asking once for all of them."""
+    found = documents.read("sweep_claims", sweep, where=_of_points(sweep, numbers))
+    claims = sorted(((document["trial"], _claim(name, document)) for name, document in found.items()), key=_attempt)
+    return dict(claims)
+
+
+def _attempt(claim: tuple[int, Claim]) -> int:
+    return claim[1].attempt
+
+
+def _of_points(sweep: str, numbers: Collection[int]) -> dict[str, Collection[Any]]:
+    return {"sweep": [sweep], "trial": numbers}
+
+
+def _claim(name: str, document: Mapping[str, Any]) -> Claim:
+    point, _, attempt = name.rpartition("/")
+    if point:
+        return Claim(int(attempt), document["agent"], process=document.get("lease"))
+    lease_of_worker = {name: value for name, value in document.items() if name not in ("process", "agent")}
+    return Claim(int(attempt), document.get("agent", ""), lease_of_worker, document.get("process"))
 
 
 def is_pending(claim: Claim, began: float | None) -> bool:
@@ -207,15 +160,3 @@ def is_pending(claim: Claim, began: float | None) -> bool:
     if began is not None and isinstance(at, int | float) and at <= began:
         return False  # the claim led to that start, and the run has ended since
     return is_alive(claim.lease) or (claim.process is not None and is_alive(claim.process))
-
-
-def _own_lease() -> dict[str, Any]:
-    return lease(_START_BOUND_S, is_anonymous=True) | {"heartbeat": time.time()}
-
-
-def _claim(attempt: int, content: bytes, process: Mapping[str, Any] | None) -> Claim:
-    """Return the claim of a file: a lease or a name. A damaged one has neither, and keeps nobody from the task."""
-    if content.startswith(b"{"):
-        with contextlib.suppress(ValueError):
-            return Claim(attempt, lease=parse_json(content), process=process)
-    return Claim(attempt, content.decode(errors="replace"), process=process)

@@ -2,7 +2,7 @@
 
 Queue        finds the next run and claims it
 QueuedTask   an attempt at it, as a task of a worker: how it starts, and how its end is reported
-QueueEntry   the run as it is written down: in a folder, in a database, or in both
+QueueEntry   the run as it is written down: in a folder, in another store, or in both
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,32 +18,32 @@ from typing import Any
 
 from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.observers.mongo.destination import Destination, database_in, read_destination
-from sacristan.observers.mongo.layout import Collections
-from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import locked
-from sacristan.observers.record.schema import CLAIMS, RUN
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.query.times import time_of
 from sacristan.runs.rerun.launching import Launch, end_text
 from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
-from sacristan.runs.stores.mongo.backend import MongoBackend
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.contract import Backend, Documents
+from sacristan.runs.stores.opening import open_backend, open_store
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.run_list import HANDFUL, census
 from sacristan.runs.stores.store import Store
 from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.syncing import deliveries
-from sacristan.runs.work.claims import Claims, FolderClaims, RunClaims, asking, is_pending
+from sacristan.runs.work.claims import Claims, is_pending, run_claims
 from sacristan.runs.work.worker import End, Output, TaskSource, WorkerTask
 
 __all__ = ["Queue", "QueueEntry", "QueuedTask"]
 
 # What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
 _BY_A_PERSON = "SIGINT"
+# The states of a run that a worker starts or resumes.
+_TO_RUN = ("QUEUED", "DEAD", "INTERRUPTED")
+# Seconds between two signs of life of a worker whose runs no observer delivers.
+_BEAT_S = 60.0
 
 
 class Queue(TaskSource):
@@ -74,6 +75,8 @@ class Queue(TaskSource):
         self._told: set[tuple[str, str]] = set()
         self._entries = QueueEntries(self._options)
         self._recorded: Store | None = None
+        self._tasks: list[QueuedTask] = []
+        self._last_beat = time.monotonic()
 
     def close(self) -> None:
         """Close the connections that the queue opened; the store stays open."""
@@ -99,6 +102,14 @@ class Queue(TaskSource):
                     return task
         self.num_skipped = skipped
         return None
+
+    def beat(self) -> None:
+        self._tasks = [task for task in self._tasks if not task.is_over]
+        if time.monotonic() - self._last_beat > _BEAT_S:
+            self._last_beat = time.monotonic()
+            for task in self._tasks:
+                with contextlib.suppress(StoreError):
+                    task.claims.renew(task.attempt)
 
     def _tell_once(self, run: Run, reason: str) -> None:
         if (run.id, reason) not in self._told:
@@ -137,7 +148,7 @@ class Queue(TaskSource):
         """Claim a run; None if another worker has it, or it is not for this one; RunsError if it cannot start."""
         original, is_begun = run.original(), run.status != "QUEUED"
         entry = self._entries.of(run, original)
-        claims = entry.claims(is_begun=is_begun)
+        claims = entry.claims
         listed = claims.listed()
         if is_begun and (not listed or original is None):
             return None  # nobody took it from the queue, or its states are on another machine
@@ -155,19 +166,26 @@ class Queue(TaskSource):
     ) -> QueuedTask | None:
         """Return the task of a claimed run; None, and give the claim back, if it was started meanwhile."""
         is_begun = run.status != "QUEUED"
-        claims = entry.claims(is_begun=is_begun)
         try:
-            if _is_over(original or run, is_begun):
-                claims.release(attempt)
+            if _is_over(original or run, is_begun) or entry.is_over(is_begun):
+                entry.claims.release(attempt)
                 return None
             if original is None:
                 original = self._fetched(run)
-                dataclasses.replace(entry, folder=original.folder).note_destination()
+                entry = entry.fetched(original)
+                is_begun = original.status != "QUEUED"  # by a worker of this machine that was killed
+                if original.status not in _TO_RUN:
+                    entry.deliver()
+                    entry.claims.release(attempt)
+                    return None
                 launch = self._launch(original, is_begun, is_fetched=True)
         except BaseException:
-            claims.release(attempt)
+            entry.claims.release(attempt)
             raise
-        return QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
+        task = QueuedTask(original, launch, entry, attempt=attempt, is_resumed=is_begun, tell=self._tell)
+        if entry.is_copied:
+            self._tasks.append(task)
+        return task
 
     def _launch(self, run: Run, is_begun: bool, *, is_fetched: bool = False) -> Launch:
         """Return how a run is started, or resumed if it has begun before."""
@@ -227,9 +245,8 @@ class QueuedTask(WorkerTask):
         tell: Callable[[str], None],
     ) -> None:
         self.run, self.launch, self.attempt, self.name = run, launch, attempt, run.id
-        self.claims = entry.claims(is_begun=is_resumed)
-        self._entry = dataclasses.replace(entry, folder=run.folder)
-        self._is_resumed, self._tell = is_resumed, tell
+        self.claims, self.is_over = entry.claims, False
+        self._entry, self._is_resumed, self._tell = entry, is_resumed, tell
         self.hears = _LAUNCHER_OF_RANKS not in launch.command
 
     def open_output(self) -> Output:
@@ -248,6 +265,7 @@ class QueuedTask(WorkerTask):
             return True
 
     def ended(self, end: End) -> bool:
+        self.is_over = True
         try:
             if not self._has_begun(end):
                 return self._has_not_begun(end)
@@ -280,6 +298,7 @@ class QueuedTask(WorkerTask):
         return False
 
     def interrupted(self, end: End) -> None:
+        self.is_over = True
         if self._has_begun(end):
             self.ended(end)
         else:
@@ -291,58 +310,69 @@ class QueuedTask(WorkerTask):
 
 @dataclasses.dataclass(frozen=True)
 class QueueEntry:
-    """A run of a queue that no process has begun, or that was cut off; in a folder, a database, or both.
+    """A run of a queue that no process has begun, or that was cut off.
 
-    `collections` are of the database that it is delivered to; `destination` is the queue's own database, if it is one.
+    Attributes:
+        places: Where it is written down: its documents and its key, in its folder on this machine, and in the store
+            that it is delivered to. Claims are those of the last one, so that all workers see them.
+        folder: Its folder on this machine; None if there is none.
+        store: The store of the queue, if its runs do not lie in folders; else None.
     """
 
-    uid: str
+    places: tuple[tuple[Documents, Any], ...]
     folder: Path | None = None
-    collections: Collections | None = None
-    where: str = ""
-    destination: Destination | None = None
+    store: Backend | None = None
 
-    def claims(self, *, is_begun: bool) -> Claims:
-        """Return the claims on the run: those of the database if it is delivered to one, so that all workers see them.
+    @property
+    def claims(self) -> Claims:
+        """The claims on the run."""
+        return run_claims(*self.places[-1])
 
-        A run that `is_begun` is claimed in any status but QUEUED there, and any other run only in QUEUED.
-        """
-        if self.collections is not None:
-            return RunClaims(self.collections, self.uid, self.where, is_begun=is_begun)
-        assert self.folder is not None
-        return FolderClaims(self.folder / CLAIMS)
+    @property
+    def _destination(self) -> Destination | None:
+        """The queue's store, if an observer can deliver to it."""
+        return None if self.store is None else Destination.at(self.store.address)
+
+    @property
+    def is_copied(self) -> bool:
+        """True if no observer delivers runs to the queue's store, so that a run is copied there once it has ended."""
+        return self.store is not None and self._destination is None
+
+    def is_over(self, is_begun: bool) -> bool:
+        """Tell whether a run to be started has begun, or one to be resumed is queued again, where its claims are."""
+        documents, key = self.places[-1]
+        return (documents.read("status", key)[""]["status"] == "QUEUED") == is_begun
 
     def fail(self, lines: list[str]) -> None:
         """Write FAILED, and the last lines that its process printed, into a QUEUED run that cannot be started."""
-        self._change("QUEUED", {"status": "FAILED", "fail_trace": lines}, datetime.now(UTC).replace(tzinfo=None))
+        stopped = datetime.now(UTC).replace(tzinfo=None).isoformat()
+        self._change("QUEUED", {"status": "FAILED", "fail_trace": lines, "stop_time": stopped})
 
     def enqueue(self) -> None:
         """Write QUEUED into a run that is HELD."""
         self._change(HELD, {"status": "QUEUED"})
 
-    def note_destination(self) -> None:
-        """Write the database that a run is delivered to into its folder, which was just fetched from that database."""
-        if self.folder is not None and self.destination is not None:
-            with locked(self.folder), contextlib.closing(Journal(self.folder)) as journal:
-                self.destination.note(journal)
+    def fetched(self, original: Run) -> QueueEntry:
+        """Return the entry with the folder that was just made of the run; note there where the run is delivered to."""
+        place = (original.store.backend.documents, original.key)
+        if original.folder is not None and self._destination is not None:
+            with locked(original.folder), contextlib.closing(Journal(original.folder)) as journal:
+                self._destination.note(journal)
+        return dataclasses.replace(self, places=(place, *self.places), folder=original.folder)
 
     def deliver(self) -> list[str]:
-        """Deliver an ended run to the queue's database if its script has no observer for it; return what went wrong."""
-        if self.folder is None or self.destination is None or noted_delivery(self.folder) is not None:
+        """Deliver an ended run to the queue's store if its script has no observer for it; return what went wrong."""
+        destination = self._destination
+        if self.folder is None or self.store is None or (destination and noted_delivery(self.folder) is not None):
             return []
-        results = deliveries(self.folder.parent, self.destination.url, only=[self.folder])
+        address = destination.url if destination else self.store.address
+        results = deliveries(self.folder.parent, address, only=[self.folder])
         return [result.error or result.outcome for result in results if result.is_bad]
 
-    def _change(self, before: str, entries: dict[str, Any], stopped: datetime | None = None) -> None:
+    def _change(self, before: str, entries: dict[str, Any]) -> None:
         """Change a run that has the status `before`, wherever it is written down."""
-        if self.folder is not None:
-            as_text = {} if stopped is None else {"stop_time": stopped.isoformat()}
-            _change_folder(self.folder, before, entries | as_text)
-        if self.collections is not None:
-            as_time = {} if stopped is None else {"stop_time": stopped}
-            with asking(self.where):
-                runs = self.collections.confirmed.runs
-                runs.update_one({"uid": self.uid, "status": before}, {"$set": entries | as_time})
+        for documents, key in self.places:
+            documents.change("status", "", lambda now: {**now, **entries} if now.get("status") == before else now, key)
 
 
 class QueueEntries:
@@ -350,12 +380,12 @@ class QueueEntries:
 
     def __init__(self, options: Sequence[str] = ()) -> None:
         self._options = list(options)
-        self._databases: dict[Destination, Collections] = {}
+        self._stores: dict[Destination, Backend] = {}
 
     def close(self) -> None:
         """Close the connections."""
-        for collections in self._databases.values():
-            collections.database.client.close()
+        for store in self._stores.values():
+            store.close()
 
     def of(self, run: Run, original: Run | None) -> QueueEntry:
         """Return where a run is written down.
@@ -365,20 +395,30 @@ class QueueEntries:
         """
         if run.uid is None:
             raise LaunchError("it was queued by stock Sacred; start it by hand")
-        folder = None if original is None else original.folder
-        if isinstance(backend := run.store.backend, MongoBackend):
-            mongo = backend.mongo
-            return QueueEntry(run.uid, folder, mongo.collections, mongo.where, mongo.destination)
+        here = () if original is None else ((original.store.backend.documents, original.key),)
+        folder, store = None if original is None else original.folder, run.store.backend
+        if store.folder is None:
+            return QueueEntry((*here, (store.documents, run.key)), folder, store)
         if folder is None:
             raise LaunchError("its folder is gone")
         destination = read_destination(folder)
-        if destination is None:
-            return QueueEntry(run.uid, folder)
-        destination = self._with_password(destination)
-        if destination not in self._databases:
-            database = destination.connect()[destination.db_name]
-            self._databases[destination] = Collections(database, destination.prefix, destination.collection)
-        return QueueEntry(run.uid, folder, self._databases[destination], destination.label)
+        delivered = () if destination is None else (self._delivered(run.uid, self._with_password(destination)),)
+        return QueueEntry((*here, *delivered), folder)
+
+    def _delivered(self, uid: str, destination: Destination) -> tuple[Documents, Any]:
+        """Return the documents and the key of a run in the database that it is delivered to."""
+        try:
+            if destination not in self._stores:
+                self._stores[destination] = open_backend(destination.address)
+            store = self._stores[destination]
+            row = store.get([uid]).get(uid)
+        except StoreError as error:
+            raise StoreError(
+                f"{error}; the run was queued there, too, with its claims: give the URL: -- -m URL"
+            ) from error
+        if row is None:
+            raise StoreError(f"MongoDB at {destination.label} does not have it yet; deliver it: sacristan sync")
+        return store.documents, row.key
 
     def _with_password(self, destination: Destination) -> Destination:
         """Return a database with the URL that was given as `-m URL`, which may have its password."""
@@ -387,12 +427,3 @@ class QueueEntries:
             if "://" in url:
                 return dataclasses.replace(destination, url=url, db_name=database_in(url) or destination.db_name)
         return destination
-
-
-def _change_folder(folder: Path, before: str, entries: dict[str, Any]) -> None:
-    with contextlib.suppress(BlockingIOError), locked(folder, wait=False):
-        run = parse_json(read_regular(folder / RUN))
-        if run["status"] == before:
-            journal = Journal(folder)
-            journal.write(RUN, {**run, **entries})
-            journal.close()

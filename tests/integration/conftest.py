@@ -272,3 +272,27 @@ def killed_at(monkeypatch) -> Callable[..., bool]:
         return False
 
     return run
+
+
+# ---------------------------------------------------------------------- stores
+
+
+@pytest.fixture(scope="module")
+def third_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Install a package whose entry point names `tests/sqlite_store.py`, and return its folder."""
+    folder = tmp_path_factory.mktemp("site-packages")
+    about = folder / "sqlite_store-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-store\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[sacristan.stores]\nsqlite = tests.sqlite_store:open_backend\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield folder
+
+
+@pytest.fixture(params=["folder", "database", "sqlite"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Return the place of an empty store of each kind."""
+    if request.param == "database":
+        return f"{request.getfixturevalue('mongo_url')}/{request.getfixturevalue('database').name}"
+    return str(tmp_path / "store") if request.param == "folder" else f"sqlite://{tmp_path / 'store.sqlite'}"

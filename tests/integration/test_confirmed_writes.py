@@ -15,9 +15,11 @@ from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.mongo.destination import Destination, explain
 from sacristan.observers.mongo.layout import committed, confirmed, lacks_majority_reads, sent
 from sacristan.runs import ServerError, StoreError, copy, open_store, sync
+from sacristan.runs.stores.mongo.database import errors_of
+from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.study import outages
-from sacristan.runs.sweeps.study.mongo_home import MongoHome
-from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.sweeps.study.home import Place
+from sacristan.runs.sweeps.study.outages import PatientDocuments
 from tests.replica_sets import ReplicaSet, until
 
 NUM_POINTS = 500
@@ -106,16 +108,18 @@ def test_outage_of_a_majority_is_explained(error):
     assert explain(error) == "too few members of the replica set confirm what they receive in time (no majority)"
 
 
-def test_sweep_waits_for_a_majority(monkeypatch, caplog):
+def test_sweep_waits_for_a_majority(mongo_url, monkeypatch, caplog):
     monkeypatch.setattr(outages, "_RETRY_S", 0.0)
     answers = iter([WTimeoutError("late", 64), WTimeoutError("late", 64), None])
 
-    def question():
-        if (answer := next(answers)) is not None:
-            raise answer
+    def question(_):
+        with errors_of("db"):
+            if (answer := next(answers, None)) is not None:
+                raise answer
         return "answer"
 
-    assert Outages("db").ask(question) == "answer"
+    with contextlib.closing(PatientDocuments(lambda: open_backend(mongo_url))) as documents:
+        assert documents.ask(question) == "answer"
     assert caplog.text.count("(no majority); waiting for it") == 1
 
 
@@ -178,7 +182,7 @@ def test_changes_that_no_majority_has_are_reported_and_claims_wait_for_one(tmp_p
                 copy(folder.get(1), store)
             with pytest.raises(StoreError, match=r"\(no majority\)"):
                 store.remove([store.get(1)])
-        with contextlib.closing(MongoHome(Destination(url, "lab"), "s")) as home:
+        with contextlib.closing(Place(tmp_path, Destination(url, "lab").address).home("s")) as home:
             claim = pool.submit(home.claims(0, "agent").add, 1)
             until(lambda: members.ask(0, lambda client: client.lab.sweep_claims.count_documents({})), "the claim")
             assert not claim.done()

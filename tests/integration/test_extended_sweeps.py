@@ -17,7 +17,7 @@ import pytest
 from sacristan.runs import SweepError, open_store
 from sacristan.runs.sweeps.spec.spec import read_spec, spec_of
 from sacristan.runs.sweeps.study.continuing import retry_failed, take_up
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.sweeps.views.study_view import make_study_view
 from sacristan.runs.work.warm import WarmPython
@@ -309,7 +309,7 @@ def test_studies_in_other_storages_are_extended_too(sweep, tmp_path):
 
 def test_sweep_of_an_earlier_version_is_extended_and_one_never_extended_stays_readable_by_it(sweep):
     one = sweep({**GRID, **over(x=[0.0])})
-    path = one.home.folder / "sweep.json"
+    path = one.place.folder("s") / "sweep.json"
     document = json.loads(path.read_text())
     assert (document["format"], {"earlier", "has_retried"} & document.keys()) == ("sacristan-sweep-1", set())
     del document["format"]  # as the first versions wrote it
@@ -354,7 +354,8 @@ def test_sweep_is_extended_by_two_commands_at_once_while_agents_run_and_one_is_k
             assert first.poll() is None, first.communicate()[0]
             time.sleep(0.02)
         with contextlib.ExitStack() as stack:
-            home = stack.enter_context(contextlib.closing(Place(tmp_path / "my_runs", destination).home("s")))
+            place = Place(tmp_path / "my_runs", destination.address if destination else "")
+            home = stack.enter_context(contextlib.closing(place.home("s")))
             others = [
                 stack.enter_context(
                     Process(

@@ -13,7 +13,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import ArtifactDamagedError, ArtifactStore, FileObserver, MongoObserver, ResumeError
 from sacristan.observers.file.sessions import open_for_resuming
 from sacristan.runs import ArchiveError, SweepError, export_runs, import_runs, open_store, reap, sync
-from sacristan.runs.sweeps.study.home import FolderHome
+from sacristan.runs.sweeps.study.home import Place
 
 NEWER = "its format is sacristan-2, this version reads up to sacristan-1; use the version of the lab that recorded it"
 
@@ -115,9 +115,10 @@ def test_artifact_of_a_newer_format_is_refused(folder):
 
 
 def test_sweep_of_a_newer_format_is_refused(tmp_path):
-    home = FolderHome(tmp_path, "lr")
-    home.folder.mkdir(parents=True)
-    (home.folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-4"}))
+    home = Place(tmp_path).home("lr")
+    folder = tmp_path / "sweeps" / "lr"
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text(json.dumps({"format": "sacristan-sweep-4"}))
     reason = "its format is 'sacristan-sweep-4', this version reads up to sacristan-sweep-3; use the version of the lab"
     with pytest.raises(SweepError, match=reason):
         home.definition()

@@ -17,7 +17,8 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
 from sacristan.runs import LaunchError, open_store, sync
-from sacristan.runs.work.claims import Claim, FolderClaims, is_pending
+from sacristan.runs.stores.folders.documents import FolderDocuments
+from sacristan.runs.work.claims import Claim, is_pending, run_claims
 from sacristan.runs.work.run_queue import Queue
 from sacristan.runs.work.worker import End, Worker, visible_gpus
 from tests.processes import PIPE, Process, run, warm_children
@@ -345,7 +346,7 @@ def test_run_that_was_about_to_start_when_its_worker_was_interrupted_is_queued_a
         wait_until(importing.exists)
         worker.send_signal(signal.SIGINT)
         worker.communicate(60)
-    assert FolderClaims(lab.folder / "my_runs" / "1" / "claims").listed() == []
+    assert run_claims(FolderDocuments(lab.folder / "my_runs"), "1").listed() == []
     lab.script.write_text(text)
     assert lab.work().num_started == 1
     assert lab.runs() == {"1": "COMPLETED"}
@@ -370,7 +371,7 @@ def test_killed_worker_leaves_a_run_that_the_next_one_resumes(lab):
         found = store.get(1)
         assert (found.uid, [session["status"] for session in found.sessions]) == (uid, ["INTERRUPTED", "COMPLETED"])
         assert found.sessions[1]["step"] > 0
-    assert len(FolderClaims(folder / "claims").listed()) == 2
+    assert len(run_claims(FolderDocuments(folder.parent), folder.name).listed()) == 2
 
 
 @pytest.mark.parametrize("where", ["files", pytest.param("mongo", marks=pytest.mark.slow)], indirect=True)
@@ -409,7 +410,7 @@ def test_claim_is_pending_while_the_process_lives_that_its_worker_started():
 def test_run_that_is_cut_off_again_and_again_is_given_up(lab):
     lab.enqueue({"x": 1})
     folder = lab.folder / "my_runs" / "1"
-    claims = FolderClaims(folder / "claims")
+    claims = run_claims(FolderDocuments(folder.parent), folder.name)
     for number in (1, 2):
         assert claims.add(number)
         assert not claims.add(number)

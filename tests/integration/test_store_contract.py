@@ -20,7 +20,7 @@ from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
 from sacristan.runs.transfer.copying import stage
 
-KINDS = ("folder", "database", "sqlite")
+pytestmark = pytest.mark.usefixtures("third_store")
 
 
 @pytest.fixture(scope="module")
@@ -61,28 +61,6 @@ def recorded(tmp_path_factory):
         store.write_note(store.get("1"), "a note")
         store.rename(store.get("2"), "wide")
     return folder / "store"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def installed(tmp_path_factory):
-    """Install a package whose entry point names the third store."""
-    folder = tmp_path_factory.mktemp("site-packages")
-    about = folder / "sqlite_store-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-store\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[sacristan.stores]\nsqlite = tests.sqlite_store:open_backend\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        yield
-
-
-@pytest.fixture(params=KINDS)
-def where(request, tmp_path):
-    """The place of an empty store."""
-    if request.param == "database":
-        database, url = (request.getfixturevalue(name) for name in ("database", "mongo_url"))
-        return f"{url}/{database.name}"
-    return str(tmp_path / "store") if request.param == "folder" else f"sqlite://{tmp_path / 'store.sqlite'}"
 
 
 @pytest.fixture
@@ -270,14 +248,14 @@ def test_documents_are_changed_by_one_at_a_time(where, store):
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(count, range(4)))
     documents: Documents = store.backend.documents
-    assert documents.read("views") == documents.read("views", name="counter") == {"counter": {"n": 40}}
+    assert documents.read("views") == documents.read("views", names=["counter"]) == {"counter": {"n": 40}}
     with pytest.raises(ZeroDivisionError):
         documents.change("views", "counter", lambda now: {"n": now["n"] // 0})
     assert not documents.change("views", "counter", lambda now: now)
-    assert documents.read("views", name="counter")["counter"] == {"n": 40}
+    assert documents.read("views", names=["counter"])["counter"] == {"n": 40}
     assert documents.change("views", "counter", lambda _: None)
     assert not documents.change("views", "counter", lambda _: None)
-    assert documents.read("views") == documents.read("views", name="counter") == {}
+    assert documents.read("views") == documents.read("views", names=["counter"]) == {}
 
 
 def test_notes_are_kept_with_their_authors(filled):

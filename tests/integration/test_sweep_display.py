@@ -9,7 +9,7 @@ import sys
 
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from tests.integration.test_sweeps import GRID, ROOT
 from tests.processes import Process
 
@@ -18,7 +18,7 @@ SCRIPT = """
 import contextlib, logging, pathlib, sys
 logging.basicConfig(format="%(message)s")
 from sacristan.runs.sweeps.study.outages import _log
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.sweeps.agents.engines import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:

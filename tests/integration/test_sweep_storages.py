@@ -11,18 +11,17 @@ import sys
 from pathlib import Path
 
 import optuna
-import pymongo
 import pytest
 
 from sacristan.observers.mongo.destination import Destination
-from sacristan.observers.mongo.layout import Collections
+from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.optuna_extensions import file_storage
-from sacristan.runs.sweeps.study.outages import Outages
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.outages import PatientDocuments
 from sacristan.runs.sweeps.study.study import Study
+from sacristan.runs.sweeps.study.study_storage import StudyStorage
 
 WRITERS, TRIALS = 8, 6
 SPEC = read_spec(
@@ -44,8 +43,8 @@ def opened(place):
     if not place.startswith("mongodb://"):
         yield file_storage(Path(place))
         return
-    with pymongo.MongoClient(place) as client:
-        yield MongoStorage(Collections(client.get_default_database()), "s", Outages("db"))
+    with contextlib.closing(PatientDocuments(lambda: open_backend(place))) as documents:
+        yield StudyStorage(documents, "s")
 
 
 def trials_in(place):
@@ -156,7 +155,7 @@ def test_a_full_disk_leaves_no_torn_line(tmp_path):
     study.tell(study.ask(), 1.0)
 
 
-class LosesAnswers(Outages):
+class LosesAnswers(PatientDocuments):
     """Asks everything twice, as where the first answer was lost."""
 
     def ask(self, question):
@@ -164,8 +163,18 @@ class LosesAnswers(Outages):
         return super().ask(question)
 
 
-def storage_in(database, name="s", outages=Outages):
-    return MongoStorage(Collections(database), name, outages("db"))
+@pytest.fixture
+def storage(database, mongo_url):
+    """Return a function that opens the storage of a study in the database."""
+    address = Destination(mongo_url, database.name).address
+    with contextlib.ExitStack() as stack:
+
+        def open_storage(name="s", documents=PatientDocuments):
+            opened = documents(lambda: open_backend(address))
+            stack.callback(opened.close)
+            return StudyStorage(opened, name)
+
+        yield open_storage
 
 
 def objective(trial):
@@ -190,17 +199,17 @@ def objective(trial):
         lambda: optuna.samplers.NSGAIISampler(seed=3, population_size=6),
     ],
 )
-def test_study_in_mongodb_is_the_one_in_memory(database, sampler):
+def test_study_in_mongodb_is_the_one_in_memory(storage, sampler):
     studies = []
-    for storage in (None, storage_in(database)):
+    for own in (None, storage()):
         pruner = optuna.pruners.MedianPruner(n_startup_trials=3)
-        study = optuna.create_study(storage=storage, study_name="s", sampler=sampler(), pruner=pruner)
+        study = optuna.create_study(storage=own, study_name="s", sampler=sampler(), pruner=pruner)
         study.optimize(objective, n_trials=25, catch=RuntimeError)
         study.set_user_attr("what", {"a.b": [1]})
         study.set_user_attr("what", {"a.b": ["$last"]})
         studies.append(study)
-    again = optuna.load_study(storage=storage_in(database), study_name="s")
-    assert optuna.get_all_study_names(storage_in(database)) == ["s"]
+    again = optuna.load_study(storage=storage(), study_name="s")
+    assert optuna.get_all_study_names(storage()) == ["s"]
     for study in (studies[1], again):
         assert {trial.state.name for trial in study.trials} == {"COMPLETE", "PRUNED", "FAIL"}
         assert study.user_attrs == {"what": {"a.b": ["$last"]}}
@@ -213,32 +222,32 @@ def test_study_in_mongodb_is_the_one_in_memory(database, sampler):
             assert trial.datetime_start <= trial.datetime_complete
 
 
-def test_studies_of_one_collection_do_not_mix(database):
+def test_studies_of_one_collection_do_not_mix(storage):
     for name in ("a", "a-b", "ab"):
-        study = optuna.create_study(storage=storage_in(database, name), study_name=name)
+        study = optuna.create_study(storage=storage(name), study_name=name)
         study.tell(study.ask(), len(name))
-    optuna.delete_study(storage=storage_in(database, "a"), study_name="a")
-    assert not storage_in(database, "a").get_all_studies()
+    optuna.delete_study(storage=storage("a"), study_name="a")
+    assert not storage("a").get_all_studies()
     for name in ("a-b", "ab"):
-        study = optuna.load_study(storage=storage_in(database, name), study_name=name)
+        study = optuna.load_study(storage=storage(name), study_name=name)
         assert [trial.value for trial in study.trials] == [len(name)]
 
 
-def test_what_is_sent_twice_is_there_once(database):
-    study = optuna.create_study(storage=storage_in(database), study_name="s")
+def test_what_is_sent_twice_is_there_once(storage):
+    study = optuna.create_study(storage=storage(), study_name="s")
     point = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"point": 4})
-    storage = storage_in(database, outages=LosesAnswers)
-    assert [storage.create_new_trial(0, point) for _ in range(2)] == [4, 4]
-    storage.set_trial_user_attr(4, "runs", ["u"])
+    writer = storage(documents=LosesAnswers)
+    assert [writer.create_new_trial(0, point) for _ in range(2)] == [4, 4]
+    writer.set_trial_user_attr(4, "runs", ["u"])
     with pytest.raises(optuna.exceptions.UpdateFinishedTrialError):
-        storage.set_trial_state_values(4, optuna.trial.TrialState.COMPLETE, [1.0])
+        writer.set_trial_state_values(4, optuna.trial.TrialState.COMPLETE, [1.0])
     (trial,) = study.trials
     assert (trial.number, trial.value, trial.user_attrs) == (4, 1.0, {"point": 4, "runs": ["u"]})
 
 
-def test_trials_are_read_once_they_are_there_in_whatever_order(database):
-    reader = optuna.create_study(storage=storage_in(database), study_name="s")
-    writer = storage_in(database)
+def test_trials_are_read_once_they_are_there_in_whatever_order(storage):
+    reader = optuna.create_study(storage=storage(), study_name="s")
+    writer = storage()
     for number in (2, 0, 1):
         point = optuna.trial.create_trial(state=optuna.trial.TrialState.RUNNING, user_attrs={"point": number})
         writer.create_new_trial(0, point)
@@ -251,7 +260,7 @@ def test_trials_are_read_once_they_are_there_in_whatever_order(database):
 
 def test_journal_of_an_earlier_version_is_read_and_then_converted(database, tmp_path, mongo_url):
     definition = Definition("s", "tiny", SPEC.document, "tiny.py", "", "/", "/", (), (), 0, None, "", "")
-    with contextlib.closing(Place(tmp_path, Destination(mongo_url, database.name)).home("s")) as home:
+    with contextlib.closing(Place(tmp_path, Destination(mongo_url, database.name).address).home("s")) as home:
         home.create(definition)
         path = tmp_path / "study.journal"
         old = Study(home, definition, SPEC, storage=file_storage(path))

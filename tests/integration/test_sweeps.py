@@ -26,9 +26,9 @@ from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.continuing import take_up
-from sacristan.runs.sweeps.study.mongo_storage import MongoStorage
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.study import Study
+from sacristan.runs.sweeps.study.study_storage import StudyStorage
 from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.work.claims import Claim
 from sacristan.runs.work.warm import WarmPython
@@ -85,7 +85,7 @@ class Sweep:
     def __init__(self, folder, warm, spec, destination=None, **entries):
         (folder / "tiny.py").write_text(TINY)
         self.folder, self.warm = folder, warm
-        self.place = Place(folder / "my_runs", destination)
+        self.place = Place(folder / "my_runs", destination.address if destination else "")
         self.spec = read_spec(spec)
         defaults = {"settings": (), "options": (), "seed": 0, "count": None, "storage": ""}
         self.definition = Definition(
@@ -526,7 +526,7 @@ def test_agents_killed_at_any_time_lose_no_point(tmp_path, where, request):
     if where == "database":
         database, url = (request.getfixturevalue(name) for name in ("database", "mongo_url"))
         words += ["-m", f"{url.rstrip('/')}/{database.name}"]
-    place = Place(tmp_path / "my_runs", Destination(url, database.name) if where == "database" else None)
+    place = Place(tmp_path / "my_runs", Destination(url, database.name).address if where == "database" else "")
     chance = random.Random(where)
     # Cold, so that agents are the processes that they are for everybody.
     options = {"cwd": tmp_path, "stdout": PIPE, "stderr": STDOUT, "text": True, "cold": True}
@@ -789,7 +789,7 @@ def test_an_agent_that_draws_alone_reads_no_trial_of_others(request, sweep, monk
     for _ in range(20):
         point, _ = first.next()
         first.study.finish(point.number, "COMPLETE", [1.0])
-    monkeypatch.setattr(MongoStorage, "_read", lambda _: pytest.fail("it reads all trials"))
+    monkeypatch.setattr(StudyStorage, "_read", lambda _: pytest.fail("it reads all trials"))
     point, attempt = second.next()
     assert (point.number, attempt, len(second.study._storage._trials)) == (20, 0, 1)
 
@@ -802,7 +802,7 @@ def test_a_sweep_without_a_counter_goes_on_behind_its_last_point(request, sweep,
     for _ in range(4):
         agent.study.finish(agent.next()[0].number, "COMPLETE", [1.0])
     if kind == "folder":
-        (one.home.folder / "next").write_bytes(b"")
+        (one.place.folder("s") / "next").write_bytes(b"")
     else:
         request.getfixturevalue("database").sweeps.update_one({}, {"$unset": {"next": 1}})
     assert one.agent().next()[0].number == 4

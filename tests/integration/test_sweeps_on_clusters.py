@@ -24,7 +24,7 @@ from sacristan.runs.sweeps.agents.engines import Engine, _Crew
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from tests.integration.test_real_slurm import free_ports
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process, run
@@ -462,7 +462,7 @@ def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):
     needing_submitit()
     from sacristan.runs.sweeps.agents import slurm_agents
 
-    place = Place(grid[0].base, Destination("mongodb://me:secret@127.0.0.1/", "db"))
+    place = Place(grid[0].base, Destination("mongodb://me:secret@127.0.0.1/", "db").address)
     path = slurm_agents._write_request(grid[0].base, slurm_agents.agent_request(place, "s", grid[2]))
     assert path.stat().st_mode & 0o777 == 0o600
     assert "secret" in path.read_text()

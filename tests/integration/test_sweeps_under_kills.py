@@ -15,7 +15,7 @@ import pytest
 from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.identity import lease
 from sacristan.runs import open_store
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from tests.integration.test_sweeps import FAST, TINY
 from tests.processes import PIPE, STDOUT, Process
 
@@ -67,12 +67,12 @@ def test_a_trial_that_imports_while_its_agent_is_killed_is_refused_at_its_start(
 
 @pytest.mark.parametrize("where", ["folder", pytest.param("database", marks=pytest.mark.slow)])
 def test_either_a_process_begins_or_its_trial_goes_to_another(tmp_path, where, request):
-    destination = None
+    store = ""
     if where == "database":
-        destination = Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
+        store = Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name).address
     else:
         (tmp_path / "sweeps" / "s" / "claims").mkdir(parents=True)
-    with contextlib.closing(Place(tmp_path, destination).home("s")) as home:
+    with contextlib.closing(Place(tmp_path, store).home("s")) as home:
         first, second = home.claims(3, "a"), home.claims(3, "b")
         assert first.add(0)
         assert first.earlier_processes(0) == []

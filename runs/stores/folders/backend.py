@@ -51,7 +51,7 @@ class FolderBackend(FolderRecords):
 
     def __init__(self, where: str | Path, *, is_read_only: bool = False) -> None:
         super().__init__(Path(where))
-        self.where = str(where)
+        self.where, self.address = str(where), str(self.folder.absolute())
         require_folder(self.folder)
         self.index = Index(self.folder, is_read_only=is_read_only)
         self.documents = _ExpiringDocuments(self.folder, self.index)

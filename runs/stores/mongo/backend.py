@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sacristan.configs.map import value_at
 from sacristan.observers.mongo.documents import stored_key
@@ -39,9 +39,6 @@ from sacristan.runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Rem
 from sacristan.runs.stores.mongo.rows import STATUS_FIELDS, from_bson, projection_of, row_in
 from sacristan.runs.stores.run import COPYING
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["MongoBackend"]
 
 # Parts that may hold numbers as Sacred's serializer writes them.
@@ -61,9 +58,9 @@ class MongoBackend(MongoBatches):
         StoreError: If the server cannot be reached, or refuses.
     """
 
-    def __init__(self, url: str, prefix: str = "") -> None:
-        self.mongo = MongoDatabase(url, prefix)
-        self.where = self.mongo.where
+    def __init__(self, address: str) -> None:
+        self.mongo = MongoDatabase(address)
+        self.where, self.address = self.mongo.where, self.mongo.destination.address
         self.documents = MongoDocuments(self.mongo)
         self._computed = ComputedConditions(self.mongo)
         # The last answer of `unreadable`, which reads every document, and its time.
@@ -71,7 +68,7 @@ class MongoBackend(MongoBatches):
         self._judged_at = -math.inf
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MongoBackend, (self.mongo.destination.url, self.mongo.destination.prefix)
+        return MongoBackend, (self.address,)
 
     def close(self) -> None:
         self.mongo.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
@@ -13,22 +14,29 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidURI, PyMongoError
 
-from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.observers.errors import DestinationError
+from sacristan.observers.mongo.destination import Destination, explain, is_unconfirmed
 from sacristan.observers.mongo.layout import Collections, Document
 from sacristan.runs.errors import StoreAwayError, StoreError
 
-__all__ = ["BATCH", "Document", "MongoDatabase"]
+__all__ = ["BATCH", "Document", "MongoDatabase", "errors_of"]
 
 # Documents per batch of a long answer. The default is 16 MB, which is five times as much in Python objects.
 BATCH = 1_000
 
 
+@contextlib.contextmanager
+def errors_of(where: str) -> Iterator[None]:
+    """Turn errors of a server into StoreError, and into StoreAwayError those that a later try may not meet."""
+    try:
+        yield
+    except PyMongoError as error:
+        is_away = isinstance(error, ConnectionFailure) or is_unconfirmed(error)
+        raise (StoreAwayError if is_away else StoreError)(f"MongoDB at {where}: {explain(error)}") from error
+
+
 class MongoDatabase:
     """A database of runs, its connection and its collections.
-
-    Args:
-        url: `mongodb://` or `mongodb+srv://`, with the database's name (`sacred` if it has none).
-        prefix: Prefix of the collections' names, without the underscore; or the name of the collection of runs.
 
     Attributes:
         destination: The database as observers name it, with credentials.
@@ -39,21 +47,32 @@ class MongoDatabase:
         StoreError: If the server cannot be reached, or refuses.
     """
 
-    def __init__(self, url: str, prefix: str = "") -> None:
+    def __init__(self, address: str) -> None:
+        """Connect to a URL with the database's name (`sacred` if it has none), or to a `Destination.address`.
+
+        Behind a `#`, a URL may have the prefix of the collections' names, without the underscore, or the name of the
+        collection of runs.
+        """
         try:
-            name = pymongo.uri_parser.parse_uri(url)["database"] or "sacred"
-            self.destination = destination = Destination(url, name, prefix)
+            destination = Destination.at(address)
+            assert destination is not None
             self._client: pymongo.MongoClient[Document] = destination.connect()
-        except (ConfigurationError, InvalidURI, ValueError) as error:
+        except (ConfigurationError, DestinationError, InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error
         self.where = destination.label
-        self.database = self._client[name]
+        self.database = self._client[destination.db_name]
+        self.collections = Collections(self.database, destination.prefix, destination.collection)
         try:
             with self.errors():
-                self.collections = self._find_collections(prefix)
+                has_runs = self.collections.runs.find_one({}, {"_id": 1}) is not None
+                if not has_runs and destination.prefix and "/" not in address.partition("#")[2]:
+                    self.collections = self._with_runs(self.collections)
         except StoreError:
             self.close()
             raise
+        self.destination = dataclasses.replace(
+            destination, prefix=self.collections.prefix, collection=self.collections.collection
+        )
         self.runs, self.metrics = self.collections.runs, self.collections.metrics
         self.raw_metrics = self.metrics.with_options(CodecOptions(document_class=RawBSONDocument))
         self.chunks, self.media = self.collections.chunks, self.collections.media
@@ -64,26 +83,16 @@ class MongoDatabase:
         """The collections for changes, which return when a majority of the servers has written them to disk."""
         return self.collections.confirmed
 
-    def _find_collections(self, prefix: str) -> Collections:
-        """Return the collections of a prefix; if they have no runs, the collection of that name and `metrics`."""
-        collections = Collections(self.database, prefix)
-        if collections.runs.find_one({}, {"_id": 1}) is None and prefix:
-            alone = Collections(self.database, collection=prefix)
-            # Runs that SEML has staged have no experiment yet.
-            is_run = {"$or": [{name: {"$exists": True}} for name in ("experiment", "seml")]}
-            if alone.runs.find_one(is_run, {"_id": 1}) is not None:
-                return alone
-        return collections
+    def _with_runs(self, collections: Collections) -> Collections:
+        """Return the collections of a prefix without runs, or the collection of that name and `metrics`, if it has."""
+        alone = Collections(self.database, collection=collections.prefix)
+        # Runs that SEML has staged have no experiment yet.
+        is_run = {"$or": [{name: {"$exists": True}} for name in ("experiment", "seml")]}
+        return collections if alone.runs.find_one(is_run, {"_id": 1}) is None else alone
 
-    @contextlib.contextmanager
-    def errors(self) -> Iterator[None]:
+    def errors(self) -> contextlib.AbstractContextManager[None]:
         """Turn errors of the server into StoreError."""
-        try:
-            yield
-        except ConnectionFailure as error:
-            raise StoreAwayError(f"MongoDB at {self.where}: {explain(error)}") from error
-        except PyMongoError as error:
-            raise StoreError(f"MongoDB at {self.where}: {explain(error)}") from error
+        return errors_of(self.where)
 
     def open_file(self, key: Any, name: str) -> BinaryIO:
         """Open a file by its `_id`; raise a StoreError that calls it `name` if it is missing."""

@@ -226,6 +226,8 @@ class Agent(TaskSource):
             self.study.finish(point.number, "PRUNED", values, runs=uids)
         else:
             self.study.finish(point.number, "FAIL", reason=last.reason, runs=uids)
+        if self._home.place.copies_runs:
+            self._home.place.deliver(filter(None, (self._store.get(uid).folder for uid in uids)))
 
     def _is_hopeless(self, ended: Point, outcome: Outcome) -> bool:
         """Tell whether a point and all others so far have failed, so that the rest would probably fail as well."""

@@ -21,7 +21,7 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.rerun.launching import EndsWithUs
 from sacristan.runs.sweeps.agents.agent import Agent
 from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.work.warm import PACKAGES, WarmPython
 
 __all__ = ["END_BOUND_S", "ROOT", "AgentProcess", "StartedAgent", "agent_request", "main", "work"]

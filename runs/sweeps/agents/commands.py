@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.mongo.delivery import noted_delivery
-from sacristan.observers.mongo.destination import read_destination
+from sacristan.observers.mongo.destination import Destination, read_destination
 from sacristan.runs.errors import SweepError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.agents.agent_process import work
@@ -19,8 +19,8 @@ from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.own_storage import check_storage
-from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.points import representative
 from sacristan.runs.sweeps.study.samplers import check_extra
 from sacristan.runs.sweeps.views.status import (
@@ -31,7 +31,6 @@ from sacristan.runs.sweeps.views.status import (
     say_all,
     status_lines,
 )
-from sacristan.runs.transfer.syncing import deliveries
 
 __all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
 
@@ -138,7 +137,7 @@ def best_trials(
 
 def _log(place: Place, id: str) -> Path:
     """Return the file that runs of a sweep print to on this machine, in a folder that is created."""
-    folder = place.base / "sweeps" / id
+    folder = place.folder(id)
     folder.mkdir(parents=True, exist_ok=True)
     return folder / "output.log"
 
@@ -159,7 +158,7 @@ def show_status(place: Place, id: str | None) -> None:
     """Print the status of a sweep, or of all sweeps, where each unreadable one takes one line."""
     ids = place.ids() if id is None else [id]
     if not ids:
-        say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}'")
+        say("there is no sweep yet; start one: sweep.run with sweep.over='{lr: [1e-3, 1e-2]}', or sacristan sweep FILE")
     for each in ids:
         try:
             with contextlib.closing(place.home(each)) as home:
@@ -178,7 +177,7 @@ def plot_sweep(place: Place, id: str) -> None:
 
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)
-        folder = place.base / "sweeps" / id / "plots"
+        folder = place.folder(id) / "plots"
         say_all(
             map(str, draw(watcher.study.optuna, folder, f"{watcher.definition.experiment}, sweep {id}", watcher.spec))
         )
@@ -188,31 +187,36 @@ def plot_sweep(place: Place, id: str) -> None:
 
 
 def _deliver(place: Place, id: str) -> None:
-    """Deliver the ended runs of a sweep on this machine, as far as the database, if there is one, takes them."""
-    if place.destination is not None:
-        label = place.destination.label
-        left = [folder for folder, where in _undelivered(place.base, id).items() if where == label]
-        for _ in deliveries(place.base, place.destination.url, only=left):
-            pass  # what is left is counted afterwards
+    """Deliver the ended runs of a sweep on this machine, as far as the store that has the sweep takes them."""
+    if place.store and (left := _undelivered(place, id)):
+        destination = Destination.at(place.store)
+        place.deliver(folder for folder, where in left.items() if destination is None or where == destination.label)
 
 
 def _undelivered_lines(place: Place, id: str) -> list[str]:
     """Return a line with the number of ended runs that only this machine has, and the command that delivers them."""
-    labels = _undelivered(place.base, id)
+    labels = _undelivered(place, id)
     if not labels:
         return []
     runs = f"{len(labels)} runs are" if len(labels) > 1 else "1 run is"
     where = ", ".join(dict.fromkeys(labels.values()))
-    return [f"{runs} not delivered to MongoDB at {where}; deliver: sacristan sync {place.base}"]
+    what, url = (where, f" --url {where}") if place.copies_runs else (f"MongoDB at {where}", "")
+    return [f"{runs} not delivered to {what}; deliver: sacristan sync {place.base}{url}"]
 
 
-def _undelivered(base: Path, id: str) -> dict[Path, str]:
+def _undelivered(place: Place, id: str) -> dict[Path, str]:
     """Return the folders of a sweep's runs that have ended and are not delivered, and to where they are to be."""
-    if not base.is_dir():
+    if not place.base.is_dir():
         return {}
     labels = {}
-    with open_store(base) as store:
-        folders = [run.folder for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
+    with open_store(place.base) as store:
+        runs = [run for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
+        if place.copies_runs:
+            with open_store(place.store, create=True) as target:
+                ended = {run.uid: run.folder for run in runs if run.uid and run.status not in ("DEAD", "INTERRUPTED")}
+                there = target.backend.get(ended)
+                return {folder: target.where for uid, folder in ended.items() if folder and uid not in there}
+        folders = [run.folder for run in runs]
     for folder in filter(None, folders):
         with contextlib.suppress(OSError, ValueError, TypeError):
             destination = read_destination(folder)

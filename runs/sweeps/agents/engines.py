@@ -17,7 +17,7 @@ from sacristan.runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess
 from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
 from sacristan.runs.work.worker import divided_threads, last_lines
 

@@ -25,8 +25,7 @@ from urllib.parse import urlsplit
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.agents.agent_process import ROOT, StartedAgent
 from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.study.home import FolderHome
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import say
 
 __all__ = ["host_and_port", "ray_agents"]
@@ -65,7 +64,7 @@ def ray_agents(
         _connect(ray, address, place, Path(definition.base))
     head = None
     try:
-        if address is not None and place.destination is None:
+        if address is not None and not place.store:
             _check_seen(ray, place, definition.id)
         options = _actor_options(resources)
         _check_fits(ray, options, is_ours=address is None)
@@ -196,10 +195,7 @@ def _check_seen(ray: Any, place: Place, id: str) -> None:
     """Reject a sweep in a folder that a node of the cluster cannot see."""
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    home = place.home(id)
-    if not isinstance(home, FolderHome):
-        return
-    path = home.folder / "sweep.json"
+    path = place.folder(id) / "sweep.json"
 
     def reads(path: str) -> bytes | None:
         from pathlib import Path

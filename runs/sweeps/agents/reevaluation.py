@@ -32,7 +32,7 @@ from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.fields import identity
 from sacristan.runs.sweeps.spec.search import Objective
 from sacristan.runs.sweeps.study.continuing import take_up
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Watcher, say
 
 __all__ = ["best_on_fresh_seeds", "choose_finalists", "fresh_seeds", "judge"]

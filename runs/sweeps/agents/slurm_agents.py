@@ -25,7 +25,7 @@ from sacristan.configs.slurm import requeue
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
 from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.study.place import Place
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
 
 __all__ = ["ArrayTask", "run_array"]
@@ -102,7 +102,7 @@ def run_array(
     Of the `num_agents` that should work, those still alive, as of an earlier array, are not submitted again. `options`
     are submitit's without the prefix `slurm_`, and the `cluster`. Ctrl-C raises KeyboardInterrupt; the job continues.
     """
-    folder = place.base.absolute() / "sweeps" / id / "slurm"
+    folder = place.folder(id).absolute() / "slurm"
     with contextlib.closing(place.home(id)) as home:
         watcher = Watcher(home)
         status = watcher.look()

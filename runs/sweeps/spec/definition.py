@@ -74,6 +74,15 @@ class Definition:
         return digits[start : start + 8]
 
     @property
+    def id_option(self) -> str:
+        """The option that names a sweep, as messages call it."""
+        return "--id" if self.is_script else "sweep.id"
+
+    def action(self, name: str) -> str:
+        """Return the command that does something with the sweep, such as `stop`, as messages name it."""
+        return f"sacristan sweep {name} --id {self.id}" if self.is_script else f"sweep.{name} with sweep.id={self.id}"
+
+    @property
     def path(self) -> Path:
         """The main file."""
         return Path(self.base) / self.script

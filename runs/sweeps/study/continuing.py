@@ -99,8 +99,8 @@ def _check_same(existing: Definition, wanted: Definition) -> None:
     ):
         if old != new:
             raise SweepError(
-                f"sweep.id: got {wanted.id!r}, a sweep with the {name} {shown(old)}, not {shown(new)}; keep that to "
-                "continue or extend it, or choose another id"
+                f"{wanted.id_option}: got {wanted.id!r}, a sweep with the {name} {shown(old)}, not {shown(new)}; keep "
+                "that to continue or extend it, or choose another id"
             )
 
 
@@ -170,10 +170,11 @@ def _check_limit(home: Home, existing: Definition, current: Definition) -> None:
         return
     num = Study(home, existing, spec_of(existing)).num_taken()
     if num > limit:
-        name = "sweep.count" if limit == current.count else "run_cap"
+        count = "--count" if current.is_script else "sweep.count"
+        name = count if limit == current.count else "run_cap"
         raise SweepError(
             f"{name}: got {limit}, but {num} points of sweep {existing.id} were tried; give {num} or more, or end it "
-            f"with: sweep.stop with sweep.id={existing.id}"
+            f"with: {existing.action('stop')}"
         )
 
 

@@ -1,226 +1,240 @@
-"""`Home`: storage of a sweep for all of its agents: its definition, their leases, and the claims on its points.
+"""`Home`: a sweep for all of its agents, as documents of a store: its definition, leases, and claims on its points.
 
-    sweep.json              the definition
-    study.journal           Optuna's journal of the study
-    next                    the next point that an agent is to claim
-    claims/000017.0         the agent that claimed the first attempt at trial 17
-    claims/000017.0.lease   the lease of the process that last asked to begin that attempt
-    agents/NAME.json        the lease of an agent
-    stopped                 exists if agents must start no more trials
-
-This is a folder, `my_runs/sweeps/ID`; `mongo_home.py` keeps the same in a database.
+The study lies in the store as well, a document for each trial; of a folder, in `sweeps/ID/study.journal`, which is
+Optuna's. `sacristan.runs.stores.contract` describes the documents.
 """
 
 from __future__ import annotations
 
-import abc
-import contextlib
-import json
+import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
+from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.identity import is_alive, lease
-from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import SweepError
+from sacristan.runs.stores.folders.documents import FolderDocuments
+from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.work.claims import Claim, Claims, FolderClaims
+from sacristan.runs.sweeps.study.outages import PatientDocuments
+from sacristan.runs.transfer.syncing import deliveries
+from sacristan.runs.work.claims import Claim, Claims, last_claims, point_claims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
-__all__ = ["BEAT_S", "FolderHome", "Home", "folder_of"]
+    from sacristan.runs.sweeps.study.study_storage import StudyStorage
+
+__all__ = ["BEAT_S", "Home", "Place"]
 
 # Seconds between two signs of life of an agent.
 BEAT_S = 5.0
 _ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
-class Home(abc.ABC):
-    """Storage of a sweep."""
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Place where sweeps are kept: in the store, if there is one, so that agents on all machines see them.
 
-    id: str
-    where: str
+    Attributes:
+        base: The folder that runs are recorded below on this machine.
+        store: The `address` of a store that has the sweeps and their runs; empty for the folder alone. It may contain a
+            password.
+    """
+
+    base: Path
+    store: str = dataclasses.field(default="", repr=False)
+
+    def home(self, id: str) -> Home:
+        """Return the home of a sweep, which need not exist yet; close it when done. Invalid ids raise SweepError."""
+        if not _ID.fullmatch(id):
+            raise SweepError(f"sweep.id: got {id!r}, expected letters, digits, hyphens and underscores, at most 64")
+        return Home(self, id, self._documents())
+
+    def folder(self, id: str) -> Path:
+        """Return the folder of a sweep on this machine, with the output of its runs; it need not exist."""
+        return self.base / "sweeps" / id
+
+    @property
+    def copies_runs(self) -> bool:
+        """True if no observer delivers runs to the store, so that agents copy them there once they have ended."""
+        return bool(self.store) and Destination.at(self.store) is None
+
+    def deliver(self, folders: Iterable[Path]) -> None:
+        """Deliver ended runs to the store, as far as it takes them."""
+        for _ in deliveries(self.base, self.store.partition("#")[0], only=folders):
+            pass  # what is left is counted afterwards
+
+    def ids(self) -> list[str]:
+        """Return the ids of all sweeps that are kept there."""
+        documents = self._documents()
+        try:
+            return sorted(documents.read("sweeps", entries=()))
+        finally:
+            documents.close()
+
+    def _documents(self) -> FolderDocuments | PatientDocuments:
+        return PatientDocuments(lambda: open_backend(self.store)) if self.store else FolderDocuments(self.base)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, with the store's password: for a pipe, not for a file."""
+        return {"base": str(self.base.absolute()), "store": self.store}
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Place:
+        """Return what `document` returned."""
+        return cls(Path(document["base"]), document["store"])
+
+
+class Home:
+    """A sweep where it is kept."""
+
+    def __init__(self, place: Place, id: str, documents: FolderDocuments | PatientDocuments) -> None:
+        self.id = id
+        self.place, self._documents = place, documents
+        self._patient = documents if isinstance(documents, PatientDocuments) else None
+        self._storage: StudyStorage | None = None
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+        if self._patient is not None:
+            return f"{self._patient.where}, sweep {self.id}"
+        return str(self.place.folder(self.id))
+
+    @property
+    def _definition(self) -> str:
+        return self.where if self._patient is not None else f"{self.where}/sweep.json"
+
+    def close(self) -> None:
+        """Close the connection to a store."""
+        self._documents.close()
 
     # ------------------------------------------------------------------ what it is
 
-    @abc.abstractmethod
     def create(self, definition: Definition) -> bool:
         """Store the definition and return True; False if the sweep exists, which stays as it is.
 
         Of many agents at once, one succeeds.
         """
+        return self._change(lambda now: definition.document() if now is None else now)
 
-    @abc.abstractmethod
     def definition(self) -> Definition:
         """Return the definition."""
+        document = self._documents.read("sweeps", names=[self.id]).get(self.id)
+        if document is None:
+            others = ", ".join(sorted(self._documents.read("sweeps", entries=()))) or "none"
+            place = self.where.removesuffix(f", sweep {self.id}").removesuffix(f"/{self.id}")
+            raise SweepError(f"there is no sweep {self.id} in {place}; there are: {others}")
+        if isinstance(document, str):
+            raise SweepError(f"{self._definition}: cannot be read ({document}); restore it, or start another sweep")
+        return Definition.of(document, self._definition)
 
-    @abc.abstractmethod
     def replace(self, definition: Definition, expected: Definition) -> bool:
         """Replace the definition if it still is `expected`; otherwise change nothing and return False.
 
         Living agents read the search and the number of points from the new one.
         """
+        is_replaced = False
 
-    @abc.abstractmethod
+        def replaced(now: Mapping[str, Any]) -> Mapping[str, Any]:
+            nonlocal is_replaced
+            present = Definition.of(now, self._definition)
+            is_replaced = present in (expected, definition)  # as after a first try whose answer was lost
+            return {**now, **definition.document()} if present == expected else now
+
+        self._change(replaced)
+        return is_replaced
+
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
         """Return Optuna's storage of the study.
 
         If `is_read_only`, nothing is written, and a study of an earlier version is read in its own form instead of
         converted.
         """
+        if self._patient is None:
+            from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 
-    def expire(self) -> None:  # noqa: B027, as a file is read each time
+            return file_storage(self.place.folder(self.id) / "study.journal")
+        from sacristan.runs.sweeps.study.study_storage import StudyStorage, convert_journal, journal_storage
+
+        storage = StudyStorage(self._documents, self.id)
+        if not storage.get_all_studies():
+            journal = journal_storage(self._documents, self.id)
+            if journal is not None and is_read_only:
+                return journal
+            if journal is not None:
+                convert_journal(journal, storage, self.id)
+        self._storage = storage
+        return storage
+
+    def expire(self) -> None:
         """Let the next read of the study return what others have written by now."""
+        if self._storage is not None:
+            self._storage.expire()
 
     # ------------------------------------------------------------------ who does what
 
-    @abc.abstractmethod
     def next_number(self, start: int, limit: float) -> int | None:
         """Return the number of a point to claim. It is new, except after a power cut: the claim decides.
 
         None if all numbers from `start` to below `limit` were given out; an agent that got one may have died before its
         claim.
         """
+        return self._documents.count("sweeps", self.id, start, limit)
 
-    @abc.abstractmethod
     def claims(self, number: int, agent: str = "") -> Claims:
         """Return the claims on a point, numbered from 0, asking no store yet; `agent` is empty to only read them."""
+        return point_claims(self._documents, self.id, number, agent)
 
-    @abc.abstractmethod
     def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
-        """Return the last claims on some points, without unclaimed ones, asking a database once for all of them."""
+        """Return the last claims on some points, without unclaimed ones, asking once for all of them."""
+        return last_claims(self._documents, self.id, list(numbers))
 
-    @abc.abstractmethod
     def beat(self, agent: str) -> None:
         """Renew the lease of an agent, which is this process.
 
         Called every `BEAT_S` seconds. An agent without a beat for ten times as long, or whose process is gone, counts
         as dead, and its points go to others.
         """
+        own = {"agent": agent, "lease": lease(BEAT_S)}
+        self._documents.change("sweep_agents", agent, lambda _: own, self.id)
 
-    @abc.abstractmethod
     def leases(self) -> dict[str, dict[str, Any]]:
         """Return the lease of each agent there ever was, by its name."""
-
-    @abc.abstractmethod
-    def leave(self, agent: str) -> None:
-        """Remove the lease of an agent that ends, if it has one; others take over its unfinished points at once."""
-
-    def hurry(self) -> None:  # noqa: B027
-        """Stop waiting for a database that is away: this process is about to end."""
-
-    @abc.abstractmethod
-    def stop(self, wanted: bool = True) -> None:
-        """Let agents finish their current trials and start no more; `wanted=False` continues a stopped sweep."""
-
-    @property
-    @abc.abstractmethod
-    def is_stopped(self) -> bool:
-        """True if agents must start no more trials."""
+        if self._patient is not None:
+            self._patient.let_others_beat(2 * BEAT_S)
+        return {name: one["lease"] for name, one in self._documents.read("sweep_agents", self.id).items()}
 
     def living_agents(self) -> set[str]:
         """Return the names of the agents that are alive."""
         return {name for name, lease in self.leases().items() if is_alive(lease)}
 
-    def close(self) -> None:  # noqa: B027, as a folder has nothing open
-        """Close the connection to a database."""
-
-
-def folder_of(base: Path, id: str) -> Path:
-    """Return the folder of a sweep, which need not exist.
-
-    An id of other characters than letters, digits, hyphens and underscores, or of more than 64, raises SweepError.
-    """
-    if not _ID.fullmatch(id):
-        raise SweepError(f"sweep.id: got {id!r}, expected letters, digits, hyphens and underscores, at most 64")
-    return base / "sweeps" / id
-
-
-class FolderHome(Home):
-    """A sweep in a folder."""
-
-    def __init__(self, base: Path, id: str) -> None:
-        self.id = id
-        self.folder = folder_of(base, id)
-        self.where = str(self.folder)
-        self._definition = self.folder / "sweep.json"
-        self._next = self.folder / "next"
-        self._stopped = self.folder / "stopped"
-
-    def create(self, definition: Definition) -> bool:
-        make_shared(self.folder.parent, self.folder.parent.parent)
-        for name in ("claims", "agents"):
-            make_folder(self.folder / name)
-        return write_once(self._definition, json.dumps(definition.document(), indent=2).encode())
-
-    def replace(self, definition: Definition, expected: Definition) -> bool:
-        with claimed(self.folder):
-            if self.definition() != expected:
-                return False
-            with replacing(self._definition) as stream:
-                stream.write(json.dumps(definition.document(), indent=2).encode())
-        return True
-
-    def definition(self) -> Definition:
-        try:
-            document = parse_json(read_regular(self._definition))
-        except FileNotFoundError:
-            others = ", ".join(sorted(path.parent.name for path in self.folder.parent.glob("*/sweep.json"))) or "none"
-            raise SweepError(f"there is no sweep {self.id} in {self.folder.parent}; there are: {others}") from None
-        except (OSError, ValueError) as error:
-            raise SweepError(
-                f"{self._definition}: cannot be read ({error}); restore it, or start another sweep"
-            ) from error
-        return Definition.of(document, str(self._definition))
-
-    def storage(self, *, is_read_only: bool = False) -> BaseStorage:
-        from sacristan.runs.sweeps.study.optuna_extensions import file_storage
-
-        return file_storage(self.folder / "study.journal")
-
-    def next_number(self, start: int, limit: float) -> int | None:
-        with claimed(self.folder):
-            # There is none in a sweep that begins or is of an earlier version; a power cut may have torn it.
-            with contextlib.suppress(FileNotFoundError, ValueError):
-                start = max(start, int(read_regular(self._next)))
-            if start >= limit:
-                return None
-            with replacing(self._next, durable=False) as stream:
-                stream.write(b"%d" % (start + 1))
-        return start
-
-    def claims(self, number: int, agent: str = "") -> Claims:
-        return FolderClaims(self.folder / "claims", first=0, stem=f"{number:06d}.", suffix="", owner=agent)
-
-    def last_claims(self, numbers: Iterable[int]) -> dict[int, Claim]:
-        listed = {number: self.claims(number).listed() for number in numbers}
-        return {number: claims[-1] for number, claims in listed.items() if claims}
-
-    def beat(self, agent: str) -> None:
-        with replacing(self.folder / "agents" / f"{agent}.json", durable=False) as stream:
-            stream.write(json.dumps(lease(BEAT_S)).encode())
-
-    def leases(self) -> dict[str, dict[str, Any]]:
-        found = {}
-        for path in (self.folder / "agents").glob("*.json"):
-            with contextlib.suppress(OSError, ValueError):
-                found[path.stem] = parse_json(read_regular(path))
-        return found
-
     def leave(self, agent: str) -> None:
-        (self.folder / "agents" / f"{agent}.json").unlink(missing_ok=True)
+        """Remove the lease of an agent that ends, if it has one; others take over its unfinished points at once."""
+        self._documents.change("sweep_agents", agent, lambda _: None, self.id)
+
+    def hurry(self) -> None:
+        """Stop waiting for a store that is away: this process is about to end."""
+        if self._patient is not None:
+            self._patient.hurry()
 
     def stop(self, wanted: bool = True) -> None:
-        if wanted:
-            self._stopped.touch()
-        else:
-            self._stopped.unlink(missing_ok=True)
+        """Let agents finish their current trials and start no more; `wanted=False` continues a stopped sweep."""
+
+        def stopped(now: Mapping[str, Any]) -> Mapping[str, Any]:
+            rest = {name: value for name, value in now.items() if name != "stopped"}
+            return {**rest, "stopped": True} if wanted else rest
+
+        self._change(stopped)
 
     @property
     def is_stopped(self) -> bool:
-        return self._stopped.exists()
+        """True if agents must start no more trials."""
+        document = self._documents.read("sweeps", names=[self.id], entries=("stopped",)).get(self.id)
+        return bool(document and document.get("stopped"))
+
+    def _change(self, change: Callable[[Any], Mapping[str, Any]]) -> bool:
+        return self._documents.change("sweeps", self.id, change)

@@ -1,19 +1,16 @@
-"""`Outages`: waits for a database that is away for a while, so that a sweep outlives a restart of its server."""
+"""`PatientDocuments`: documents of a store that may be away for a while, so a sweep outlives a server's restart."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from pymongo.collection import Collection
-from pymongo.errors import ConnectionFailure, DuplicateKeyError, PyMongoError
+from sacristan.runs.errors import StoreAwayError
+from sacristan.runs.stores.contract import Backend, Change, Documents
 
-from sacristan.observers.mongo.destination import explain, is_unconfirmed
-from sacristan.runs.errors import StoreError
-
-__all__ = ["Outages"]
+__all__ = ["PatientDocuments"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,21 +20,50 @@ _FIRST_ANSWER_S = 60.0
 _SLOW = ("timed out", "No servers found yet")
 
 
-class Outages:
-    """Asks a database, again and again while it cannot be reached, or no majority of its servers confirms a write.
+class PatientDocuments(Documents):
+    """Documents of a store that is opened at the first question, and asked again while it is away.
 
-    One that has never answered is not waited for: its address is wrong, or its server was not started. It has some
+    A store that has never answered is not waited for: its address is wrong, or its server was not started. It has some
     seconds only if it accepts connections, or seems to, as a server does that hundreds of agents ask at once.
     """
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, open: Callable[[], Backend]) -> None:
+        self._open = open
+        self._backend: Backend | None = None
         self._has_answered = False
         self._is_hurried = False
         self._over: float | None = None
 
-    def ask(self, question: Callable[[], _T]) -> _T:
-        """Ask the database, again while it cannot be reached; StoreError means that it refuses, or has never answered.
+    @property
+    def where(self) -> str:
+        """The store's URL without credentials."""
+        return self.ask(lambda _: self._opened().where)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._backend is not None:
+            self._backend.close()
+
+    def read(
+        self,
+        kind: str,
+        owner: Any = "",
+        names: Collection[str] | None = None,
+        *,
+        after: str | None = None,
+        where: Mapping[str, Collection[Any]] | None = None,
+        entries: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        return self.ask(lambda own: own.read(kind, owner, names, after=after, where=where, entries=entries))
+
+    def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
+        return self.ask(lambda own: own.change(kind, name, change, owner))
+
+    def count(self, kind: str, name: str, start: int, limit: float) -> int | None:
+        return self.ask(lambda own: own.count(kind, name, start, limit))
+
+    def ask(self, question: Callable[[Documents], _T]) -> _T:
+        """Ask the store, again while it is away; StoreError means that it refuses, or has never answered.
 
         `question` may be called again after an answer was lost, so it must allow for that.
         """
@@ -45,36 +71,27 @@ class Outages:
         patience = time.monotonic() + _FIRST_ANSWER_S
         while True:
             try:
-                answer = question()
-            except PyMongoError as error:
-                may_be_slow = any(sign in str(error) for sign in _SLOW) and time.monotonic() < patience
-                is_slow = isinstance(error, ConnectionFailure) and (self._has_answered or may_be_slow)
-                if self._is_hurried or not (is_slow or is_unconfirmed(error)):
-                    raise self.error(error) from error
+                answer = question(self._opened().documents)
+            except StoreAwayError as error:
+                may_be_slow = any(sign in str(error.__cause__) for sign in _SLOW) and time.monotonic() < patience
+                if self._is_hurried or not (self._has_answered or may_be_slow):
+                    raise
                 if not is_away:
-                    _log.warning("MongoDB at %s: %s; waiting for it", self._place, explain(error))
+                    _log.warning("%s; waiting for it", error)
                 is_away = True
                 time.sleep(_RETRY_S)
             else:
                 self._has_answered = True
                 if is_away:
                     self._over = time.monotonic()
-                    _log.warning("MongoDB at %s is back", self._place)
+                    _log.warning("%s is back", self._opened().where)
                 return answer
 
-    def insert(self, collection: Callable[[], Collection[dict[str, Any]]], document: dict[str, Any]) -> bool:
-        """Insert a document; False if one with its `_id` exists, perhaps from a first try whose answer was lost."""
-
-        def insert() -> bool:
-            try:
-                collection().insert_one(document)
-            except DuplicateKeyError:
-                key = {"_id": document["_id"]}
-                collection().update_one(key, {"$set": key})  # changes nothing, and confirms the first try
-                return False
-            return True
-
-        return self.ask(insert)
+    def _opened(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._open()
+            self._has_answered = True
+        return self._backend
 
     def hurry(self) -> None:
         """Stop waiting, because this process is about to end."""
@@ -85,7 +102,3 @@ class Outages:
         if self._over is not None and not self._is_hurried:
             time.sleep(max(self._over + seconds - time.monotonic(), 0))
             self._over = None
-
-    def error(self, error: PyMongoError) -> StoreError:
-        """Return an error of the database as one of ours."""
-        return StoreError(f"MongoDB at {self._place}: {explain(error)}")

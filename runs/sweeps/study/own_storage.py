@@ -85,7 +85,7 @@ def _path(definition: Definition, folders: Sequence[Path]) -> Path:
     if kind.partition("+")[0] != "sqlite":
         raise SweepError(
             f"sweep {definition.id}: its study is on a server ({kind[:20]}), and a record alone makes nobody connect "
-            f"to one; draw it with: python exp.py sweep.plot with sweep.id={definition.id}"
+            f"to one; draw it with: {_drawing(definition)}"
         )
     name = rest.removeprefix("/").partition("?")[0]
     if not name or name == ":memory:" or name.startswith("file:"):
@@ -94,9 +94,12 @@ def _path(definition: Definition, folders: Sequence[Path]) -> Path:
     if not any(path.is_relative_to(folder.resolve()) for folder in folders):
         raise SweepError(
             f"sweep {definition.id}: its study is in {path}, neither beside the runs nor below the folder that the "
-            f"board was started in; start the board in {path.parent}, or draw it with: python exp.py sweep.plot with "
-            f"sweep.id={definition.id}"
+            f"board was started in; start the board in {path.parent}, or draw it with: {_drawing(definition)}"
         )
     if not path.is_file():
         raise SweepError(f"sweep {definition.id}: its study is in {path}, which does not exist")
     return path
+
+
+def _drawing(definition: Definition) -> str:
+    return f"{'' if definition.is_script else 'python exp.py '}{definition.action('plot')}"

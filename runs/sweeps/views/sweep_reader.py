@@ -10,14 +10,12 @@ from pathlib import Path
 
 from sacristan.runs.errors import MissingExtraError, SweepError, needing_extra
 from sacristan.runs.query.names import SWEEP
-from sacristan.runs.stores.mongo.backend import MongoBackend
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
-from sacristan.runs.sweeps.study.home import Home
+from sacristan.runs.sweeps.study.home import Home, Place
 from sacristan.runs.sweeps.study.own_storage import own_storage
-from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 from sacristan.runs.sweeps.views.status import Status, Watcher, status_lines
 from sacristan.runs.sweeps.views.study_view import make_study_view
@@ -112,8 +110,8 @@ def _home(store: Store, id: str) -> Iterator[Home]:
 
 
 def _place(store: Store) -> Place:
-    destination = store.backend.mongo.destination if isinstance(store.backend, MongoBackend) else None
-    return Place(store.recording_folder or Path(), destination)
+    folder = store.recording_folder
+    return Place(Path(), store.backend.address) if folder is None else Place(folder)
 
 
 # ---------------------------------------------------------------------- digests

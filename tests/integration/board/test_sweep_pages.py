@@ -17,9 +17,9 @@ from sacristan.observers.record.schema import FORMAT
 from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study import mongo_storage
+from sacristan.runs.sweeps.study import study_storage
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.optuna_extensions import _FileJournal
-from sacristan.runs.sweeps.study.place import Place
 from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.sweeps.views.sweep_reader import SweepReader, importances_of, read_definitions
@@ -100,7 +100,7 @@ def sweeps(request, swept, mongo_url):
         yield str(swept)
         return
     database = request.getfixturevalue("database")
-    place = Place(swept, Destination(mongo_url, database.name))
+    place = Place(swept, Destination(mongo_url, database.name).address)
     make_sweep(place)
     for id, storage in ELSEWHERE.items():
         make_sweep(place, id, 0, storage=storage, cwd=str(swept))
@@ -186,7 +186,7 @@ def test_trials_are_named_by_the_ids_of_their_runs(request, client_of, tmp_path,
         database.runs.insert_one({"_id": 40, **document})
         where, place = (
             f"{mongo_url.rstrip('/')}/{database.name}",
-            Place(tmp_path, Destination(mongo_url, database.name)),
+            Place(tmp_path, Destination(mongo_url, database.name).address),
         )
     make_sweep(place)
     client = client_of(where)
@@ -249,7 +249,7 @@ def test_another_look_at_a_sweep_reads_what_is_new(request, tmp_path, monkeypatc
     def destination():
         return Destination(request.getfixturevalue("mongo_url"), request.getfixturevalue("database").name)
 
-    place = Place(tmp_path, None if kind == "folder" else destination())
+    place = Place(tmp_path, "" if kind == "folder" else destination().address)
     make_sweep(place)
     read = []
     if kind == "folder":
@@ -263,10 +263,10 @@ def test_another_look_at_a_sweep_reads_what_is_new(request, tmp_path, monkeypatc
         monkeypatch.setattr(_FileJournal, "read_logs", read_logs)
         num_entries = 50
     else:
-        real_trial = mongo_storage._trial
-        monkeypatch.setattr(mongo_storage, "_trial", lambda document: read.append(document) or real_trial(document))
+        real_trial = study_storage._trial
+        monkeypatch.setattr(study_storage, "_trial", lambda *trial: read.append(trial) or real_trial(*trial))
         num_entries = 8
-    url = str(tmp_path) if kind == "folder" else f"{place.destination.url.rstrip('/')}/{place.destination.db_name}"
+    url = place.store or str(tmp_path)
     with open_store(url) as store, contextlib.closing(SweepReader()) as reader:
         assert reader.read(store, "first").status.points[7].state == "RUNNING"
         assert len(read) >= num_entries

@@ -8,7 +8,7 @@ import pytest
 from sacristan.runs import SweepError
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.home import FolderHome
+from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.study import Study
 
 SPEC = read_spec({"method": "grid", "parameters": {"x": {"values": [1, 2]}}})
@@ -32,29 +32,29 @@ def test_an_id_is_no_number_and_changes_with_what_is_asked_alone():
     ],
 )
 def test_a_damaged_definition_is_refused(tmp_path, text, message):
-    home = FolderHome(tmp_path, "s")
+    home = Place(tmp_path).home("s")
     assert home.create(TINY)
-    (home.folder / "sweep.json").write_text(text)
+    (tmp_path / "sweeps" / "s" / "sweep.json").write_text(text)
     with pytest.raises(SweepError, match=message):
         home.definition()
 
 
 def test_a_damaged_journal_is_refused_and_a_damaged_claim_is_nobodys(tmp_path):
-    home = FolderHome(tmp_path, "s")
+    home = Place(tmp_path).home("s")
     home.create(TINY)
     Study(home, TINY, SPEC).take(0)
-    path = home.folder / "study.journal"
+    path = tmp_path / "sweeps" / "s" / "study.journal"
     first, *others = path.read_text().splitlines(keepends=True)
     path.write_text("".join([first, "garbage{\n", *others]))
     with pytest.raises(SweepError, match=r"study\.journal: a line cannot be read"):
         Study(home, TINY, SPEC)
     assert home.claims(0, "a").add(0)
-    (home.folder / "claims" / "000000.0").write_bytes(b"\xff\xfe")
+    (tmp_path / "sweeps" / "s" / "claims" / "000000.0").write_bytes(b"\xff\xfe")
     assert home.last_claims([0])[0].owner not in home.living_agents()
 
 
 def test_a_definition_is_read_back(tmp_path):
-    home = FolderHome(tmp_path, "s")
+    home = Place(tmp_path).home("s")
     assert home.create(TINY)
     assert not home.create(dataclasses.replace(TINY, seed=1))
     assert home.definition() == TINY

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+from pathlib import Path
 
 import pymongo
 import pytest
 
-from sacristan.runs import StoreError
+from sacristan.runs.errors import StoreAwayError
+from sacristan.runs.stores.contract import Backend
+from sacristan.runs.stores.mongo.database import errors_of
+from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.study import outages
-from sacristan.runs.sweeps.study.outages import Outages
+from sacristan.runs.sweeps.study.outages import PatientDocuments
 
 
 @pytest.mark.parametrize("limits", [{"connectTimeoutMS": 60}, {"connectTimeoutMS": 5_000}])
 def test_a_server_too_busy_to_answer_its_first_question_is_asked_again(
-    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    limits: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(outages, "_RETRY_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as busy:  # accepts, and never answers
@@ -22,18 +27,21 @@ def test_a_server_too_busy_to_answer_its_first_question_is_asked_again(
         with pymongo.MongoClient(**address) as client:
             tries: list[int] = []
 
-            def question() -> str:
+            def opened() -> Backend:
                 tries.append(1)
                 if len(tries) < 3:
-                    client.admin.command("ping")
-                return "answer"
+                    with errors_of("db"):
+                        client.admin.command("ping")
+                return open_backend(str(tmp_path))
 
-            assert Outages("db").ask(question) == "answer"
+            with contextlib.closing(PatientDocuments(opened)) as documents:
+                assert documents.read("sweeps") == {}
+            assert len(tries) == 3
 
 
 def test_a_port_where_nobody_listens_is_not_waited_for() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        client = pymongo.MongoClient("127.0.0.1", unused.getsockname()[1], serverSelectionTimeoutMS=100)
-        with client, pytest.raises(StoreError):
-            Outages("db").ask(lambda: client.admin.command("ping"))
+        url = f"mongodb://127.0.0.1:{unused.getsockname()[1]}/?serverSelectionTimeoutMS=100"
+        with pytest.raises(StoreAwayError, match="MongoDB at mongodb://127"):
+            PatientDocuments(lambda: open_backend(url)).read("sweeps")

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 import pytest
 
 from sacristan.runs import StoreError
-from sacristan.runs.work.claims import FolderClaims
+from sacristan.runs.stores.folders.documents import FolderDocuments
+from sacristan.runs.work.claims import run_claims
 from sacristan.runs.work.run_queue import QueuedTask, QueueEntry
 from sacristan.runs.work.worker import End
 
 
 def test_claims_that_cannot_be_read_or_written_are_an_error_of_the_store(tmp_path):
     folder = tmp_path / "claims"
-    claims = FolderClaims(folder)
+    claims = run_claims(FolderDocuments(tmp_path), "")
     assert claims.add(1)
     shutil.rmtree(folder)
     folder.write_text("")
@@ -26,7 +27,14 @@ def test_claims_that_cannot_be_read_or_written_are_an_error_of_the_store(tmp_pat
 def queued_task(folder, told, store, command=("python", "exp.py")):
     run = SimpleNamespace(id="1", folder=folder, store=store)
     launch = SimpleNamespace(command=command)
-    return QueuedTask(run, launch, QueueEntry("uid", folder), attempt=1, is_resumed=False, tell=told.append)
+    return QueuedTask(
+        run,
+        launch,
+        QueueEntry(((FolderDocuments(folder.parent), folder.name),), folder),
+        attempt=1,
+        is_resumed=False,
+        tell=told.append,
+    )
 
 
 def test_run_that_is_removed_before_it_begins_does_not_end_its_worker(tmp_path):
