@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -12,13 +13,16 @@ from urllib.parse import urlencode
 import numpy as np
 from starlette.responses import Response
 
+from sacristan.observers.artifacts.aliases import LATEST, present_moves
 from sacristan.observers.record.directions import monitored_direction
+from sacristan.runs.board.access import Role
 from sacristan.runs.board.contents import file_response
 from sacristan.runs.board.views import rooted
-from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.board.visits import Visit, json_response, page
 from sacristan.runs.comparison.comparing import better_text
-from sacristan.runs.errors import RunNotFoundError, RunsError, StoreError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.documents.versions import command_of
+from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreError
+from sacristan.runs.query.flattening import dotted, mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.run import Run
@@ -32,6 +36,8 @@ _NAME = re.compile(r"checkpoints/(?:best\.pt|last\.pt|best-(?P<epoch>\d+)\.pt|st
 _MAX_ARTIFACTS, _MAX_VERSIONS, _MAX_FILES, _MAX_LINEAGE = 500, 200, 500, 100
 # Runs whose checkpoints one page lists.
 _PAGE = 50
+# Moves of aliases, and results of models, that a page shows.
+_MAX_MOVES, _MAX_RESULTS = 200, 6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,16 +145,33 @@ def _artifact(visit: Visit) -> Response:
     versions = visit.store.artifact_versions(name)
     if not versions:
         raise RunNotFoundError(f"there is no artifact {name!r} in {visit.store.where}")
+    moves = visit.store.aliases.moves(name)
+    present = present_moves(moves)
     shown = [
         {
             "version": version,
-            "made_by": _runs(visit, version.made_by),
+            "aliases": [alias for alias, move in present.items() if move.version == version.version],
+            "made_by": (made_by := _runs(visit, version.made_by)),
+            "run": (run := next((run for _, run in made_by if run is not None), None)),
+            "command": "" if run is None else command_of(run),
             "used_by": _runs(visit, version.used_by),
             "files": [(path, version.sizes[path], _url(version, path)) for path in list(version.files)[:_MAX_FILES]],
         }
         for version in versions[::-1][:_MAX_VERSIONS]
     ]
-    return visit.render("artifact.html", name=name, versions=shown, num=len(versions))
+    values: dict[str, Any] = {"versions": shown, "num": len(versions), "newest": versions[-1].version}
+    values |= {"aliases": list(present), "moves": moves[::-1][:_MAX_MOVES], "num_moves": len(moves)}
+    return visit.render("artifact.html", name=name, **values)
+
+
+def _move_alias(visit: Visit) -> Response:
+    """Let an alias name a version, or none; the page says which version it showed."""
+    name, alias, version = visit.given("name"), visit.given("alias").strip(), visit.given("version")
+    if version and not version.isdecimal():
+        raise FilterError(f"got the version {version[:20]!r}, expected a number, or none to remove the alias")
+    move = visit.store.aliases.move(name, alias, int(version) if version else None, visit.given("was"))
+    named = "no version" if move.version is None else f"v{move.version}"
+    return json_response({"done": f"{name}:{alias} names {named}"})
 
 
 def _url(version: StoredArtifact, path: str) -> str:
@@ -178,7 +201,7 @@ def _file(visit: Visit) -> Response:
 
 
 def _models(visit: Visit) -> Response:
-    """Answer with the checkpoints of the newest runs that keep any, each with its score."""
+    """Answer with versions of models and their results, and the checkpoints of the newest runs, each with its score."""
     number = visit.number("page", 1, 1, 100_000)
     runs = visit.store.find(
         limit=_PAGE + 1, columns=("name", "status", "start_time", "uid"), offset=(number - 1) * _PAGE
@@ -193,12 +216,39 @@ def _models(visit: Visit) -> Response:
             ]
         except RunsError as error:
             rows.append({"run": run, "problem": str(error)})
-    return visit.render("models.html", rows=rows, number=number, has_more=len(runs) > _PAGE)
+    models, results = _model_versions(visit) if number == 1 else ([], [])
+    values: dict[str, Any] = {"rows": rows, "models": models, "results": results}
+    return visit.render("models.html", number=number, has_more=len(runs) > _PAGE, **values)
+
+
+def _model_versions(visit: Visit) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the newest versions of artifacts of the type `model` with their runs, and the names of their results."""
+    versions: list[tuple[StoredArtifact, list[str]]] = []
+    for name in visit.store.artifacts()[:_MAX_ARTIFACTS]:
+        with contextlib.suppress(StoreError):
+            found = [each for each in visit.store.artifact_versions(name) if each.type == "model"]
+            present = visit.store.aliases.of(name) if found else {}
+            for each in found:
+                named = [alias for alias, move in present.items() if move.version == each.version]
+                versions.append((each, [*([LATEST] if each is found[-1] else []), *named]))
+    versions.sort(key=lambda pair: pair[0].created.timestamp() if pair[0].created else 0.0, reverse=True)
+    shown = versions[:_MAX_VERSIONS]
+    uids = list(dict.fromkeys(uid for version, _ in shown for uid in version.made_by[:1]))
+    columns = ("uid", "name", "status", "result")
+    runs = {run.uid: run for run in visit.store.find({"uid": {"$in": uids}}, columns=columns)} if uids else {}
+    rows: list[dict[str, Any]] = []
+    for version, aliases in shown:
+        run = runs.get(version.made_by[0]) if version.made_by else None
+        results = {} if run is None else dotted({"result": run.get("result")})
+        rows.append({"version": version, "aliases": aliases, "run": run, "results": results})
+    counts = Counter(name for row in rows for name, value in row["results"].items() if is_number(value))
+    return rows, [name for name, _ in counts.most_common(_MAX_RESULTS)]
 
 
 ROUTES = [
     page("/artifacts", _artifacts),
     page("/artifacts/{name}", _artifact),
     page("/artifact-file", _file),
+    page("/artifact-alias", _move_alias, "POST", Role.NOTE),
     page("/models", _models),
 ]

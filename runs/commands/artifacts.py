@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict
 from sacristan.runs.commands.terminal.arguments import add_json, add_store, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
-from sacristan.runs.query.texts import MISSING
+from sacristan.runs.documents.versions import (
+    STATISTICS,
+    ComparedVersions,
+    ShownVersion,
+    compared_versions,
+    shown_version,
+)
+from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query.texts import MISSING, count_text, size_text, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +62,9 @@ class ArtifactAliases(TypedDict):
     moves: NotRequired[list[AliasMove]]
 
 
-JSON = CONTENTS | ArtifactAliases
+JSON = CONTENTS | ArtifactAliases | ShownVersion | ComparedVersions
+# Sections of a comparison, in the order in which they are printed.
+_PARTS = ("aliases", "data", "config", "metrics", "metadata", "sizes", "files")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,12 +84,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--history", action="store_true", help="list who moved which alias, when, from and to which version"
     )
     add_json(alias)
+    about = "Show a version with its aliases, files, and the run that made it: command, data and metrics."
+    show = actions.add_parser("show", help="show a version, and the run that made it", description=about)
+    add_store(show)
+    show.add_argument("reference", metavar="NAME[:VERSION]", help="such as net:v7, or net:champion by an alias")
+    add_json(show)
+    about = "Compare two versions: files, sizes, hashes, and settings, data and metrics of the runs that made them."
+    compare = actions.add_parser("compare", help="compare two versions, and the runs that made them", description=about)
+    add_store(compare)
+    compare.add_argument("a", metavar="A", help="a version, such as net:champion")
+    compare.add_argument("b", metavar="B", help="another version, such as net:v7")
+    add_json(compare)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """List files or write them into a folder; list, move or remove aliases."""
-    if arguments.action == "alias":
-        return _alias(arguments)
+    """List files or write them into a folder; move aliases; show and compare versions."""
+    actions = {"alias": _alias, "show": _show, "compare": _compare}
+    if arguments.action in actions:
+        return actions[arguments.action](arguments)
     return list_or_get(arguments, "artifacts", lambda run: {**run.checkpoints, **run.artifacts})
 
 
@@ -109,6 +131,59 @@ def _alias(arguments: argparse.Namespace) -> int:
         print_text(f"{name}:{moved.alias} is {now}, was {_named(moved.was)}")
     else:
         _print_moves(name, list(aliases.values()))
+    return 0
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    with open_given(arguments) as store:
+        shown = shown_version(store, store.aliases.resolve(arguments.reference))
+    if arguments.json:
+        print_json(shown)
+        return 0
+    run = shown["run"]
+    facts = [
+        ("aliases", ", ".join(shown["aliases"]) or MISSING),
+        ("type", shown["type"]),
+        ("created", shown["created"] or MISSING),
+        ("digest", shown["digest"]),
+        ("size", f"{size_text(shown['bytes'])} in {count_text(len(shown['files']), 'file')}"),
+        *((f"metadata.{name}", value_text(value)) for name, value in dotted(shown["metadata"]).items()),
+        ("made by", f"run {run['id']} {run['name']}, {run['status']}" if run else "no run of this store"),
+    ]
+    if run is not None:
+        facts += [("command", run["command"] or MISSING), ("model card", run["card"])]
+        facts += [(f"data {name}", version) for name, version in run["data"].items()]
+        facts += [(name, value_text(value)) for name, value in dotted({"result": run["result"]}).items()]
+    facts += [("used by", count_text(len(shown["used_by"]), "run"))]
+    print_text(f"{shown['name']}:v{shown['version']}", "bold")
+    print_table([Column(is_kept=True), Column()], [[Cell(name), Cell(text)] for name, text in facts])
+    if run is not None and run["metrics"]:
+        rows = [
+            [Cell(name), *(Cell(value_text(values.get(each))) for each in STATISTICS)]
+            for name, values in run["metrics"].items()
+        ]
+        print_table([Column("metric", is_kept=True), *(Column(each, is_number=True) for each in STATISTICS)], rows)
+    rows = [[Cell(f["path"]), Cell(size_text(f["bytes"])), Cell((f["sha256"] or "")[:16])] for f in shown["files"]]
+    print_table([Column("file", is_kept=True), Column("size", is_number=True), Column("sha256")], rows)
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    with open_given(arguments) as store:
+        compared = compared_versions(store, *(store.aliases.resolve(each) for each in (arguments.a, arguments.b)))
+    if arguments.json:
+        print_json(compared)
+        return 0
+    if not compared["differ"]:
+        print_text(f"{compared['a']} and {compared['b']} have the same files")
+    for name in _PARTS:
+        part = compared[name]  # type: ignore[literal-required]  # one of the parts
+        rows = [(key, value_text(old), value_text(new)) for key, (old, new) in part.changed.items()]
+        rows += [(key, MISSING, value_text(new)) for key, new in part.added.items()]
+        rows += [(key, value_text(old), MISSING) for key, old in part.removed.items()]
+        if rows:
+            columns = [Column(name, is_kept=True), Column(compared["a"]), Column(compared["b"])]
+            print_table(columns, [[Cell(text) for text in row] for row in rows])
     return 0
 
 

@@ -255,6 +255,7 @@ class StoredArtifact:
         made_by, used_by: Uids of the runs that logged it, and of those that used it.
         files: Its files by path; in a database as many as fit into a document.
         sizes: Their sizes in bytes, by path.
+        hashes: Their SHA-256, by path.
     """
 
     name: str
@@ -269,3 +270,4 @@ class StoredArtifact:
     used_by: tuple[str, ...]
     files: Mapping[str, Content]
     sizes: Mapping[str, int]
+    hashes: Mapping[str, str] = dataclasses.field(default_factory=dict)

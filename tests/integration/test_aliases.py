@@ -136,6 +136,53 @@ def test_command_moves_lists_and_removes(where, capsys):
         assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_versions_are_shown_and_compared_with_their_runs(tmp_path, capsys, request):
+    ex = Experiment("made", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "runs"))
+
+    @ex.config
+    def config():
+        lr = 0.1
+
+    @ex.main
+    def main_(_run, lr):
+        _run.log_artifact("digits", write_files(tmp_path / "digits", {"a": b"%g" % lr}))
+        _run.use_artifact("digits")
+        _run.log_scalar("val/accuracy", 2 * lr, 1)
+        _run.log_artifact(
+            "net", write_files(tmp_path / "in", {"net.pt": b"%g" % lr, "same": b"1"}), "model", {"lr": lr}
+        )
+        return lr
+
+    for lr in (0.1, 0.25):
+        ex.run(config_updates={"lr": lr, "seed": 1}, options={"--capture": "sys"})
+    where = str(tmp_path / "runs")
+
+    def call(*words):
+        assert main(["artifacts", *words, "--store", where]) == 0
+        return capsys.readouterr().out
+
+    call("alias", "net", "v1", "champion")
+    shown = checked("artifacts", call("show", "net:champion", "--json"))
+    assert (shown["version"], shown["aliases"], shown["type"]) == (1, ["champion"], "model")
+    run = shown["run"]
+    assert (run["id"], run["data"], run["result"], run["card"]) == ("1", {"digits": "v1"}, 0.1, "sacristan card 1")
+    assert run["metrics"]["val/accuracy"]["max"] == 0.2
+    text = call("show", "net")
+    for words in ("latest", "run 2 made, COMPLETED", "data digits", "metadata.lr", "net.pt"):
+        assert words in text
+    compared = checked("artifacts", call("compare", "net:champion", "net:v2", "--json"))
+    assert compared["config"]["changed"] == {"lr": [0.1, 0.25]}
+    assert compared["data"]["changed"] == {"digits": ["v1", "v2"]}
+    assert list(compared["files"]["changed"]) == ["net.pt"]
+    assert compared["sizes"]["changed"] == {"net.pt": [3, 4]}
+    assert compared["metrics"]["changed"]["result"] == [0.1, 0.25]
+    text = call("compare", "net:champion", "net:v2")
+    for words in ("net:v1", "net:v2", "lr", "0.25", "champion"):
+        assert words in text
+    assert "net:v1 and net:v1 have the same files" in call("compare", "net:champion", "net:v1")
+
+
 # ---------------------------------------------------------------------- runs
 
 

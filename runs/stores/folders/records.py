@@ -329,6 +329,7 @@ def _stored(store: ArtifactStore, version: ArtifactVersion) -> StoredArtifact:
         lineage.used_by,
         {file.path: _version_file(version, file) for file in version.files},
         {file.path: file.bytes for file in version.files},
+        {file.path: file.sha256 for file in version.files},
     )
 
 

@@ -351,6 +351,7 @@ def _stored(mongo: MongoDatabase, document: Document) -> StoredArtifact:
         _texts(document, "used_by"),
         {str(file.get("path")): _artifact_file(mongo, file) for file in files},
         {str(file.get("path")): _number(file, "bytes") for file in files},
+        {str(file.get("path")): str(file.get("sha256")) for file in files},
     )
 
 

@@ -49,6 +49,27 @@ def logged(tmp_path_factory, mongo_url):
         client.drop_database("artifact_pages")
 
 
+@pytest.fixture
+def aliased(tmp_path):
+    """A folder with two versions of a model, whose runs have results, and their aliases."""
+    ex = Experiment("aliased", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
+    ex.observers.append(FileObserver(tmp_path / "store"))
+
+    @ex.config
+    def config():
+        number = 1
+
+    @ex.main
+    def main(_run, number):
+        (tmp_path / "net.pt").write_text(f"weights {number}")
+        _run.log_artifact("net", tmp_path / "net.pt", "model").alias("champion" if number == 1 else "best")
+        return {"accuracy": number / 2}
+
+    for number in (1, 2):
+        ex.run(config_updates={"number": number}, options={"--capture": "sys"})
+    return tmp_path / "store"
+
+
 @pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def artifacts(request, logged):
     return logged[request.param]
@@ -117,6 +138,32 @@ def test_checkpoints_have_their_scores(client_of, artifacts):
     assert client.get(href.replace("&amp;", "&")).content == b"12345"
 
 
+def test_models_are_listed_with_aliases_and_results(client_of, aliased):
+    text = client_of(aliased).get("/models").text.partition("<h2>Checkpoints")[0]
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in text.split("<tr>")[2:]]
+    assert [row[:3] for row in rows] == [["net:v2", "latest", "best"], ["net:v1", "champion", "0.5"]]
+
+
+def test_alias_moves_on_the_page_and_the_second_of_two_is_told(client_of, aliased):
+    client = client_of(aliased)
+    form = {"name": "net", "alias": "champion", "version": "2", "was": "1"}
+    assert client.post("/artifact-alias", data=form).json() == {"done": "net:champion names v2"}
+    refused = client.post("/artifact-alias", data=form)
+    assert refused.status_code == 409
+    assert "net:champion names v2 since" in refused.json()["error"]
+    for change in (
+        {"alias": "../x"},
+        {"alias": "v7"},
+        {"version": "9", "was": ""},
+        {"version": "x"},
+        {"name": "../net"},
+    ):
+        assert client.post("/artifact-alias", data=form | change).status_code in (400, 404, 409)
+    assert client.post("/artifact-alias", data=form | {"version": "", "was": "2"}).status_code == 200
+    text = client.get("/artifacts/net").text
+    assert "3 moves of aliases" in text or "4 moves of aliases" in text
+
+
 def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
     folder = tmp_path / "_artifacts" / "versions" / "torn"
     folder.mkdir(parents=True)
@@ -124,12 +171,38 @@ def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
     assert client_of(tmp_path).get("/artifacts").status_code == 200
 
 
+def test_alias_is_moved_by_keyboard_on_a_phone_and_a_stale_page_is_told(watched, serve, aliased):
+    watch = watched(viewport={"width": 390, "height": 800})
+    page = watch.page
+    page.goto(f"{serve(aliased)}/artifacts/net")
+    page.get_by_role("combobox", name="Alias").focus()
+    page.keyboard.type("stable")
+    page.keyboard.press("Enter")
+    page.locator('[data-alias="stable"][data-version="2"]').wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    with open_store(str(aliased)) as store:
+        store.aliases.move("net", "stable", 1)
+    page.locator('[data-remove-alias="stable"]').focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("net:stable names v1 since").wait_for()
+    assert [error.partition("409")[1] for error in watch.errors] == ["409"]
+    watch.errors.clear()
+    page.goto(f"{serve(aliased)}/models")
+    page.get_by_role("button", name="accuracy").focus()
+    page.keyboard.press("Enter")
+    names = page.locator("table[data-sortable] tbody th").all_inner_texts()
+    page.keyboard.press("Enter")
+    assert page.locator("table[data-sortable] tbody th").all_inner_texts() == names[::-1]
+
+
 @pytest.mark.slow
-def test_pages_are_accessible(watched, serve, logged):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(watched, serve, logged, aliased, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
-    page = watched().page
-    for path in ("/artifacts", "/artifacts/net", "/models"):
-        page.goto(f"{serve(logged['folder'])}{path}")
+    page = watched(color_scheme=scheme).page
+    pages = [(logged["folder"], path) for path in ("/artifacts", "/artifacts/net", "/models")]
+    for store, path in [*pages, (aliased, "/artifacts/net"), (aliased, "/models")]:
+        page.goto(f"{serve(store)}{path}")
         found = Axe().run(page).response["violations"]
         assert [(one["id"], one["nodes"][0]["html"][:200]) for one in found] == []

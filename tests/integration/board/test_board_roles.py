@@ -27,6 +27,7 @@ WRITES = {
     "/reports/save": (Role.NOTE, {"title": "new", "text": "x"}),
     "/reports/restore": (Role.NOTE, {"id": "none"}),
     "/reports/remove": (Role.NOTE, {"id": "none"}),
+    "/artifact-alias": (Role.NOTE, {"name": "none", "alias": "best", "version": "1"}),
     "/list/discard": (Role.WRITE, {"run": "1"}),
     "/trash/restore": (Role.WRITE, {"run": "1"}),
 }
