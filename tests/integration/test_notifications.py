@@ -144,6 +144,21 @@ def texts(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
+def test_long_error_is_cut_to_its_last_2000_characters(tmp_path, monkeypatch, receivers):
+    receiver = receivers()
+    monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)
+
+    def body():
+        raise RuntimeError("first" + "x" * 3000 + "last")
+
+    record(body, FileObserver(tmp_path))
+    wait_until_sent()
+    error, _, facts = receiver.messages[0]["message"].partition("\ncommand: ")
+    assert error.strip().endswith("xlast")
+    assert len(error) == 2000
+    assert facts.startswith("body")
+
+
 def test_each_event_is_sent_once_in_each_session_of_a_run(tmp_path, monkeypatch, receivers, capfd, caplog):
     receiver = receivers()
     monkeypatch.setenv("SACRISTAN_NOTIFY", receiver.address)

@@ -255,6 +255,22 @@ def test_run_with_mongodb_alone_logs_to_its_spool_and_uses_from_the_database(tmp
     assert [entry["version"] for entry in document["artifacts_used"]] == [1, 3]
 
 
+def test_version_in_the_folder_comes_before_one_of_the_same_number_in_the_database(tmp_path, database, mongo_url):
+    mongo = mongo_of(database, mongo_url)
+    for store, observers in [("a", [mongo]), ("b", [])]:
+        data = write_files(tmp_path / f"data_{store}", {"file": store.encode()})
+        record(
+            lambda _run, data=data: _run.log_artifact("digits", data) and None,
+            FileObserver(tmp_path / store),
+            *observers,
+        )
+
+    def uses(_run):
+        assert read_files(_run.use_artifact("digits:v1").copy_to(tmp_path / "used")) == {"file": b"b"}
+
+    record(uses, FileObserver(tmp_path / "b"), mongo_of(database, mongo_url))
+
+
 @pytest.mark.slow
 def test_version_of_the_database_is_downloaded_once_and_checked(tmp_path, database, mongo_url):
     data = write_files(tmp_path / "data", FILES)

@@ -102,6 +102,29 @@ def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for():
     assert cpu.used_s() >= living
 
 
+# A child that waits for its own child, which ends with its stdin.
+USED_BY_A_GRANDCHILD = """
+import os, time
+if os.fork():
+    os.wait()
+    os._exit(0)
+while time.process_time() < 0.1: pass
+print(os.getpid(), flush=True)
+input()
+"""
+
+
+def test_cpu_of_a_grandchild_counts():
+    cpu = system_metrics._Cpu(psutil)
+    command = [sys.executable, "-S", "-c", USED_BY_A_GRANDCHILD]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
+        used = psutil.Process(int(child.stdout.readline())).cpu_times()
+        own = psutil.Process().cpu_times()
+        before = own.user + own.system + own.children_user + own.children_system
+        assert cpu.used_s() >= round(before + used.user + used.system, 6)
+        child.communicate()
+
+
 def test_cpu_over_next_to_no_time_is_left_out():
     cpu = system_metrics._Cpu(psutil)
     cpu._at += HOUR_S
