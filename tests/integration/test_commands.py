@@ -19,7 +19,7 @@ import yaml
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.runs import open_store
+from sacristan.runs import Store, open_store
 
 ESC = "\x1b[31mred\x1b]0;title\x07"
 
@@ -159,6 +159,15 @@ def test_ls_on_a_narrow_terminal_leaves_out_the_settings_that_fewer_runs_set(run
         assert runs("ls", "--columns", columns).splitlines()[0].split() == columns.split(",")
     monkeypatch.setenv("COLUMNS", "40")
     assert "COMPLETED" in runs("ls", "--where", "name=plain")
+
+
+def test_ls_that_follows_keeps_the_columns_in_which_later_runs_may_differ(runs, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr(Store, "watch", lambda *_: iter(()))  # else it goes on for ever
+    head = runs("ls", "--follow", "--where", "name=plain").splitlines()[0]
+    assert {"name", "command"} <= {*head.split()}, head
 
 
 def test_ls_json_has_the_documented_keys(documents):

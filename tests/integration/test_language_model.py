@@ -43,6 +43,13 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path):
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
+def test_text_is_split_by_default_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text(TEXT * 40)
+    ex.run(config_updates={**TINY, "text.path": "text.txt", "text.batch_size": 200})
+    assert {"train/loss", "val/loss"} <= read_metrics("my_runs/1").keys()
+
+
 @pytest.mark.slow
 def test_recipe_and_fast_train_to_the_same_result_and_generate_the_same_text(train, tmp_path):
     whole = train(named=[RECIPE, "fast"], **{"text.context": 16, "epochs": 2})

@@ -86,6 +86,14 @@ def test_groups_are_drawn_as_means(write_store):
     )
 
 
+def test_points_that_no_run_has_are_counted_too(write_store):
+    runs = runs_of(
+        write_store, *({"lr": 0.1, "seed": seed, "metrics": {"loss": [math.nan, 2, 1]}} for seed in range(2))
+    )
+    [found] = make_panels(runs, ["loss"], View(by=("lr",), over=("seed",)))
+    assert "lr=0.1: n = 0 from step 0, n = 2 from step 1" in found.notes
+
+
 def test_means_of_other_commands_and_other_data_are_not_drawn_without_a_word(write_store):
     rows = [falling(0.1, 0, data={"name": "iris"}), falling(0.1, 1, data={"name": "wine"}), falling(0.1, 2)]
     runs = runs_of(write_store, *rows[:2], {**rows[2], "command": "evaluate"})
