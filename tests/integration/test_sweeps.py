@@ -18,6 +18,7 @@ import optuna
 import psutil
 import pytest
 
+from sacristan.__main__ import main
 from sacristan.configs import Map
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs import StoreError, SweepError, open_store
@@ -631,37 +632,29 @@ def test_the_same_sweep_again_tries_the_same_and_comes_to_the_same(sweep):
     assert found[0] == found[1]
 
 
-@pytest.mark.slow
-def test_all_sweeps_are_shown_where_none_is_named(tmp_path):
-    (tmp_path / "tiny.py").write_text(TINY)
-    assert "there is no sweep yet" in command("sweep.status", cwd=tmp_path).stdout
+def test_all_sweeps_are_shown_where_none_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+
+    def status(*words):
+        assert main(["sweep", "status", *words]) == 0
+        return capsys.readouterr().out
+
+    (tmp_path / "my_runs").mkdir()
+    assert "there is no sweep yet" in status()
     for id in ("one", "two"):
-        Place(tmp_path / "my_runs").home(id).create(
-            Definition(
-                id,
-                "tiny",
-                read_spec(GRID).document,
-                "tiny.py",
-                "",
-                str(tmp_path),
-                str(tmp_path),
-                (),
-                (),
-                0,
-                None,
-                "",
-                "",
-            )
-        )
-    lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
+        where = (str(tmp_path), str(tmp_path))
+        definition = Definition(id, "tiny", read_spec(GRID).document, "tiny.py", "", *where, (), (), 0, None, "", "")
+        Place(tmp_path / "my_runs").home(id).create(definition)
+    lines = status().splitlines()
     assert [line for line in lines if line.startswith("sweep ")] == ["sweep one: 0 of 4 done", "sweep two: 0 of 4 done"]
     (tmp_path / "my_runs" / "sweeps" / "one" / "sweep.json").write_text("{")
-    lines = command("sweep.status", cwd=tmp_path).stdout.splitlines()
+    lines = status().splitlines()
     assert [line[:22] for line in lines if line.startswith("sweep ")] == [
         "sweep one: my_runs/swe",
         "sweep two: 0 of 4 done",
     ]
-    assert "my_runs" not in command("sweep.status", "-F", "other", cwd=tmp_path).stdout
+    (tmp_path / "other").mkdir()
+    assert "my_runs" not in status("--store", "other")
 
 
 @pytest.mark.slow
