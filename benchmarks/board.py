@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pymongo
-from board_workspace import LIMIT_S, add_panels, add_panels_there, evaluate, measure_workspace
+from board_workspace import LIMIT_S, add_panels, add_panels_there, measure_workspace
 from playwright.sync_api import sync_playwright
 from query import add_long_metric, generate
 from query_data import METRICS
@@ -52,21 +52,9 @@ TIMES = 7
 NUM_COMPARED = 200
 COMPARED = METRICS[:2]
 POINTS = 1_000_000
+
+
 # The points of a curve from the server, and drawn; plotly.js is on the page already.
-DRAW = """async ([url]) => {
-    const place = document.createElement("div");
-    place.style.width = "800px";
-    document.body.append(place);
-    const before = performance.now();
-    const found = await (await fetch(url)).json();
-    await Plotly.newPlot(place, [{x: found.steps, y: found.values, mode: "lines"}], {width: 800, height: 300});
-    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-    const took = performance.now() - before;
-    place.remove();
-    return took / 1000;
-}"""
-
-
 @contextlib.contextmanager
 def served(store):
     """Serve a store by the board; give its address and its process."""
@@ -147,11 +135,9 @@ def measure_pages(browser, url, num_runs):
     measure_in_browser("  search for words", lambda: find("adamw node3"), prepare=lambda: show("/runs"))
     measure_in_browser("  group by a setting", lambda: show("/runs?group=optimizer.name"), 3)
     measure_in_browser("  the last page", lambda: show("/runs?page=390", "tbody th.id a, .empty"), 3)
-    show("/runs/1?tab=curves", "[data-drawn]")
-    for what, more in (("  a curve of 1,000,000 points", ""), ("  1,000 points of it", "&from=500000&to=501000")):
-        address = f"/series?run=1&metric=long&pixels=800{more}"
-        report(what, [evaluate(page, DRAW, [address]) for _ in range(TIMES)])
-    measure_in_browser("  the page with that curve", lambda: show("/runs/1?tab=curves", "[data-drawn]"))
+    measure_in_browser(
+        "  the page of a run with a curve of 1,000,000 points", lambda: show("/runs/1?tab=curves", "[data-drawn]")
+    )
     runs = "&".join(f"run={number}" for number in compared(num_runs))
     one = f"/runs?{runs}&column=id"
     fresh = open_page(browser)

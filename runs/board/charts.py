@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC
 from typing import Any
 
-from sacristan.runs.board.rendering import colour_of, colours_of
 from sacristan.runs.board.views import Chart, RunsView
 from sacristan.runs.board.visits import Visit, field_of, look_again_s
 from sacristan.runs.comparison.grouping import group_runs
@@ -146,13 +145,13 @@ def chart_document(visit: Visit, view: RunsView, chart: Chart) -> dict[str, Any]
     if chart.kind == "importances":
         content = importances_of(chart, drawn.runs, drawn.notes)
     else:
-        content = _rows(chart, drawn, bool(view.group))
+        content = _rows(chart, drawn, bool(view.group), view.colour)
     pause_s = look_again_s(started, _LOOK_S)
     return {"kind": chart.kind, "metric": visit.asked("panel"), "living": True, "look_again_s": pause_s, **content}
 
 
 def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
-    fetched = [*chart.fields, *view.fields_by, "uid"]
+    fetched = [*chart.fields, *view.fields_by, "uid", *([view.colour] if view.colour else [])]
     matching = visit.store.find(view.tree, view.sort, _MAX_RUNS + 1, fetched)
     runs = [run.listed() for run in matching[:_MAX_RUNS]]
     for name in chart.fields if runs else ():
@@ -170,8 +169,11 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 # ---------------------------------------------------------------------- runs and their fields
 
 
-def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
-    """Return the runs with their fields; those that lack a field on an axis are omitted."""
+def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool, colour: str) -> dict[str, Any]:
+    """Return the runs with their fields; those that lack a field on an axis are omitted.
+
+    `colour` is the field that colours them, if any.
+    """
     rows = [[value_of(run, name) for name in chart.fields] for run in drawn.runs]
     # A third field of texts colours the points of a scatter; a numeric one is an axis, too.
     is_named = chart.kind == "scatter" and any(isinstance(value, str) for row in rows for value in row[2:])
@@ -180,10 +182,9 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
     is_whole = any if chart.kind == "parallel" else all
     kept = [index for index, row in enumerate(rows) if is_whole(value is not None for value in row[: len(axes)])]
     runs, keys = [drawn.runs[index] for index in kept], [drawn.keys[index] for index in kept]
-    shown, own_colours = [rows[index] for index in kept], {} if is_grouped else colours_of(runs)
-    colours = [own_colours.get(key) or colour_of(key) for key in keys]
+    shown = [rows[index] for index in kept]
     if is_named:
-        shown, colours = _coloured_by_name(shown, chart.fields[2])
+        shown = [[*row[:2], NONE if row[2] is None else str(row[2])] for row in shown]
     num_lacking = len(rows) - len(kept)
     lack = f"{count_text(num_lacking, 'run')} that {'lacks' if num_lacking == 1 else 'lack'}"
     left_out = [f"without {lack} {' or '.join(axes)}"] if num_lacking else []
@@ -191,14 +192,8 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool) -> dict[str, Any]:
         "fields": [{"name": name, "is_time": is_time(name)} for name in chart.fields],
         "ids": [run.id for run in runs],
         "keys": keys,
-        "colors": colours,
         "rows": shown,
+        **({"shades": [value_of(run, colour) for run in runs]} if colour else {}),
         "grouped": is_grouped,
         "notes": [count_text(len(kept), "run"), *drawn.notes, *left_out],
     }
-
-
-def _coloured_by_name(rows: Sequence[Sequence[Any]], field: str) -> tuple[list[list[Any]], list[str]]:
-    """Return the rows with the third field as text, and the colours of groups by this field."""
-    named = [[*row[:2], NONE if row[2] is None else str(row[2])] for row in rows]
-    return named, [colour_of(f"{field}={row[2]}") for row in named]

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 from starlette.responses import RedirectResponse, Response
 
-from sacristan.runs.board.rendering import colours_of
 from sacristan.runs.board.views import TABS, CompareView, RunsView
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.comparing import compare
@@ -124,7 +123,7 @@ def _compare(visit: Visit) -> Response:
     values: dict[str, Any] = {}
     try:
         runs = chosen_runs(visit, view)
-        visit.store.prefetch(runs, _READ_BY.get(view.tab, ()))
+        visit.store.prefetch(runs, (*_READ_BY.get(view.tab, ()), "display_colour"))
         values = _TAB_VALUES[view.tab](visit, view, runs) if runs else {}
     except StoreAwayError:
         raise
@@ -133,7 +132,6 @@ def _compare(visit: Visit) -> Response:
     labels = run_labels(runs) if runs and view.tab in _LABELLED else {}
     status = 400 if problem and not runs else 200
     common = {"view": view, "tabs": TABS, "runs": runs, "labels": labels, "problem": problem}
-    common["colours"] = colours_of(runs)
     common["workspace"] = RunsView(run=view.run, where=view.where).url()
     return visit.render("compare.html", status, **common, **values)
 

@@ -5,35 +5,42 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
-import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 from starlette.responses import Response, StreamingResponse
 
-from sacristan.observers.record.points.points import Series
 from sacristan.runs.board.charts import chart_document
-from sacristan.runs.board.rendering import colour_of, colours_of
+from sacristan.runs.board.rendering import chosen_colour
 from sacristan.runs.board.views import Chart, RunsView, is_chart
-from sacristan.runs.board.visits import Visit, json_response, look_again_s, numbers_response, page
-from sacristan.runs.comparison.curves import Ancestry, Quantity, joined_series, smoothed
+from sacristan.runs.board.visits import Visit, look_again_s, numbers_response, page
+from sacristan.runs.comparison.curves import Ancestry, Quantity
 from sacristan.runs.comparison.panels import CurveCache, make_panel
-from sacristan.runs.drawing.curve import Curve, Panel, pixels
+from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import FilterError, PlotError
 from sacristan.runs.query.names import split_names
 from sacristan.runs.query.texts import cell_text, is_number
 from sacristan.runs.stores.run import Run
 
-__all__ = ["MAX_DRAWN", "MAX_POINTS", "ROUTES", "Section", "between", "first_panels", "panels_url", "sections_of"]
+__all__ = [
+    "MAX_DRAWN",
+    "MAX_POINTS",
+    "ROUTES",
+    "Section",
+    "between",
+    "first_panels",
+    "metric_rank",
+    "panels_url",
+    "sections_of",
+]
 
 # Points that one request reads, and rows of a piece of the answer.
 MAX_POINTS = 2_000_000
 _PIECE = 10_000
-_MIN_PIXELS, _USUAL_PIXELS, _MAX_PIXELS = 16, 500, 8_000
 
 
 # ---------------------------------------------------------------------- what a plot draws
@@ -48,57 +55,8 @@ _MAX_ASKED = 50
 # The section of the pinned panels; no metric begins so.
 PINNED = "/"
 _PANEL, _PRELOADED = "/workspace/panel", 2
-# Of the metrics of a panel, as plotly.js calls them.
-_DASHES = ("solid", "dot", "dash", "dashdot")
 _X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
 Section = tuple[str, list[str]]
-
-
-def _series(visit: Visit) -> Response:
-    """Answer with the points that draw a metric, smoothed or not, or the part of it between two steps or times."""
-    started = time.perf_counter()
-    run = visit.store.get(visit.asked("run"))
-    series, num_before = _asked_series(visit, run)
-    positions = series.times if visit.asked("axis") == "times" else series.steps
-    order = np.argsort(positions, kind="stable")
-    order = order[np.isfinite(positions[order])]  # a run of stock Sacred may lack times
-    num_pixels = visit.number("pixels", _USUAL_PIXELS, _MIN_PIXELS, _MAX_PIXELS)
-    bounds, log_y = (visit.bound("from"), visit.bound("to")), bool(visit.asked("log"))
-    values = series.values[order]
-    chosen = pixels(positions[order], values, num_pixels, *bounds, log_y=log_y)
-    weight = visit.bound("smoothing", "a number from 0 to below 1") or 0.0
-    averages = smoothed(values, weight)
-    if weight:  # averages are of all points; take those that draw either curve
-        chosen = np.union1d(chosen, pixels(positions[order], averages, num_pixels, *bounds, log_y=log_y))
-    return json_response(
-        {
-            "steps": series.steps[order][chosen].tolist(),
-            "values": _with_gaps(values[chosen]),
-            "smoothed": _with_gaps(averages[chosen]) if weight else None,
-            "times": series.times[order][chosen].tolist(),
-            "inherited": int(np.searchsorted(positions[order][chosen], np.nanmin(positions[num_before:])))
-            if 0 < num_before < len(series)
-            else 0,
-            "count": len(series),
-            "living": run.is_living,
-            "look_again_s": look_again_s(started),
-        }
-    )
-
-
-def _asked_series(visit: Visit, run: Run) -> tuple[Series, int]:
-    """Return the points of the metric, after those of the runs it was started from, and the number of the latter."""
-    name = visit.asked("metric")
-    own = run.metric(name)
-    if not visit.asked("joined"):
-        return own, 0
-    pieces = Ancestry([run]).pieces(run, own, lambda parent: parent.metric(name) if name in parent.metrics else None)
-    return joined_series(pieces), sum(len(series) for _, series in pieces[:-1])
-
-
-def _with_gaps(values: np.ndarray) -> list[float | None]:
-    """Return numbers for JSON; non-finite ones become gaps in the curve."""
-    return [value if math.isfinite(value) else None for value in values.tolist()]
 
 
 # ---------------------------------------------------------------------- all points as CSV
@@ -110,17 +68,6 @@ class CurveTable:
 
     label: str
     columns: Sequence[np.ndarray | None]
-
-
-def _points(visit: Visit) -> Response:
-    """Answer with the points of a metric of one run, between two steps or times, as they were logged."""
-    run = visit.store.get(visit.asked("run"))
-    name = visit.asked("metric")
-    check_number([run], name, joined=bool(visit.asked("joined")))
-    series, _ = _asked_series(visit, run)
-    shown = between(visit, series.times if visit.asked("axis") == "times" else series.steps)
-    table = CurveTable(name, [series.steps[shown], series.times[shown], series.values[shown]])
-    return csv_response(f"run_{run.id}_{name}", ["name", "step", "time_s", "value"], [table])
 
 
 def check_number(runs: Sequence[Run], metric: str, *, joined: bool = False) -> None:
@@ -183,7 +130,7 @@ def sections_of(runs: Sequence[Run], pinned: Sequence[str]) -> list[Section]:
 
     Sections of validation come first, those of the machine last. Only runs that panels draw are read.
     """
-    names = sorted({name for run in runs[:MAX_DRAWN] for name in run.metrics}, key=_rank)[:_MAX_METRICS]
+    names = sorted({name for run in runs[:MAX_DRAWN] for name in run.metrics}, key=metric_rank)[:_MAX_METRICS]
     sections: dict[str, list[str]] = {PINNED: list(pinned)} if pinned and runs else {}
     for name in names:
         if name in pinned:
@@ -196,7 +143,7 @@ def _prefix(name: str) -> str:
     return name.partition("/")[0] if "/" in name else ""
 
 
-def _rank(name: str) -> tuple[bool, bool, str, bool, str]:
+def metric_rank(name: str) -> tuple[bool, bool, str, bool, str]:
     """Return the sort key of a metric: validations first, those of the machine last, losses first in each section."""
     prefix = _prefix(name)
     return prefix == "system", prefix not in ("val", "valid", "validation"), prefix, "loss" not in name, name
@@ -231,8 +178,9 @@ def _panel(visit: Visit) -> Response:
         return numbers_response(chart_document(visit, view, chart))
     runs = _drawn_runs(visit, view)
     # First, as `make_panel` copies the runs with all that they hold.
-    visit.store.prefetch(runs, ["metrics", "uid", "status", "start_time", "display_name", "heartbeat", "stop_time"])
-    colours = colours_of(runs)
+    visit.store.prefetch(
+        runs, ["metrics", "uid", "status", "start_time", "display_name", "heartbeat", "stop_time", "display_colour"]
+    )
     num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
     panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")), visit.board.curves)
     return numbers_response(
@@ -241,7 +189,10 @@ def _panel(visit: Visit) -> Response:
             "x": view.x,
             "x_label": panel.x_label,
             "notes": list(panel.notes),
-            "curves": [_document(curve, colours) for curve in panel.curves],
+            "labels": {} if view.group else {run.id: label for run, label in visit.board.labels.of(runs).items()},
+            "chosen": {} if view.group else {run.id: colour for run in runs if (colour := chosen_colour(run))},
+            "parts": _quantities(panel.metric, runs),
+            "curves": [_document(curve) for curve in panel.curves],
             "living": any(run.is_living for run in runs[:_MAX_ASKED]),
             "look_again_s": look_again_s(started),
         }
@@ -278,13 +229,12 @@ def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
     return metrics
 
 
-def _document(curve: Curve, colours: Mapping[str, str]) -> dict[str, Any]:
+def _document(curve: Curve) -> dict[str, Any]:
     parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
     return {
         "key": curve.key,
         "label": curve.label,
-        "color": colours.get(curve.key) or colour_of(curve.key),
-        "dash": _DASHES[curve.part % len(_DASHES)],
+        "part": curve.part,
         **({"inherited": curve.num_inherited} if curve.num_inherited else {}),
         **{name: values for name, values in parts.items() if values is not None},
     }
@@ -317,8 +267,6 @@ def _panel_points(visit: Visit) -> Response:
 
 
 ROUTES = [
-    page("/series", _series),
-    page("/points", _points),
     page(_PANEL, _panel),
     page("/workspace/points", _panel_points),
 ]

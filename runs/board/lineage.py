@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from sacristan.runs.board.rendering import colour_of, run_url
+from sacristan.runs.board.rendering import run_url
 from sacristan.runs.board.views import rooted
 from sacristan.runs.comparison.curves import Ancestry
 from sacristan.runs.query.filters import Question
@@ -33,14 +33,13 @@ class Node:
     """A run or a version of an artifact.
 
     Attributes:
-        run, colour: The run and its colour; None and empty for an artifact.
+        run: The run; None for an artifact.
         state: The status of an earlier session of the run; by default that of the run.
     """
 
     label: str
     url: str
     run: Run | None = None
-    colour: str = ""
     state: str = ""
     rank: int = 0
     row: int = 0
@@ -100,7 +99,7 @@ class LineageGraph:
         return True
 
     def add_run(self, run: Run) -> bool:
-        return self.add(_key(run), Node(title_of(run), run_url(run.id), run, colour_of(_key(run))))
+        return self.add(_key(run), Node(title_of(run), run_url(run.id), run))
 
     def join(self, first: str, second: str, relation: str) -> None:
         edge = Edge(self.nodes[first], self.nodes[second], relation)
@@ -166,7 +165,7 @@ class _Search:
             key = _session_key(self.run, shown)
             state = str(session.get("status") or "unknown")
             label = f"{title_of(self.run)}, session {number + 1}"
-            self.graph.add(key, Node(label, run_url(self.run.id), self.run, colour_of(_key(self.run)), state))
+            self.graph.add(key, Node(label, run_url(self.run.id), self.run, state))
             if before is not None:
                 self.graph.join(before, key, "resume")
             before = key

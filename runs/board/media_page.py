@@ -16,6 +16,7 @@ from sacristan.observers.media.point_clouds import read_header, read_points
 from sacristan.runs.board.contents import FRAMED, kind_of, medium_at, read_text
 from sacristan.runs.board.rendering import content_url
 from sacristan.runs.board.visits import Visit, page
+from sacristan.runs.drawing.curve import ticks
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.texts import is_number, short_text
 from sacristan.runs.stores.content import Content, Medium
@@ -233,7 +234,7 @@ def _document(medium: Medium) -> Any:
 
 
 def _histogram(document: Any) -> dict[str, Any]:
-    """Return the bars of a histogram in a box of 100 by 100, and its numbers."""
+    """Return the bars of a histogram in a box of 100 by 100, the ticks of its axes, and its numbers."""
     document = document if isinstance(document, dict) else {}
     edges, counts = document.get("edges") or [0], document.get("counts") or []
     are_lists = isinstance(edges, list) and isinstance(counts, list)
@@ -254,7 +255,19 @@ def _histogram(document: Any) -> dict[str, Any]:
         for index, count in enumerate(counts[:_MAX_BINS])
     ]
     numbers = {name: document.get(name) for name in ("num", "min", "max", "mean", "nan", "inf", "-inf")}
-    return {"bars": bars, "numbers": {name: value for name, value in numbers.items() if value}}
+    axes = {
+        "across": [
+            (f"{100 * (value / 2 - halves[0]) / width:.4f}", text) for value, text in _ticks(2 * halves[0], width)
+        ],
+        "down": [(f"{100 - 100 * value / most:.4f}", text) for value, text in _ticks(0.0, most / 2)],
+    }
+    return {"bars": bars, "axes": axes, "numbers": {name: value for name, value in numbers.items() if value}}
+
+
+def _ticks(low: float, half: float) -> list[tuple[float, str]]:
+    """Return about four ticks of an axis of twice the length `half`; none where that is no float."""
+    length = 2.0 * half
+    return ticks(low, low + length, 4) if math.isfinite(low + length) and low + length > low else []
 
 
 def _cloud(medium: Medium) -> dict[str, Any]:

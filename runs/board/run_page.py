@@ -13,10 +13,11 @@ from starlette.responses import Response
 
 from sacristan.runs.board.artifacts_page import checkpoint_scores
 from sacristan.runs.board.contents import highlighted, preview_of
+from sacristan.runs.board.curves_page import first_panels, metric_rank, panels_url, sections_of
 from sacristan.runs.board.lineage import lineage_of
 from sacristan.runs.board.media_page import series_of_media
-from sacristan.runs.board.rendering import colour_of, render, run_url, to_html
-from sacristan.runs.board.views import CompareView
+from sacristan.runs.board.rendering import render, run_url, to_html
+from sacristan.runs.board.views import CompareView, RunsView
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
 from sacristan.runs.comparison.difference import last_good
 from sacristan.runs.errors import RunNotFoundError, StoreError
@@ -111,7 +112,6 @@ def _run(visit: Visit) -> Response:
         "tags": _tried(problems, lambda: run.tags, []),
         "name": (name := _tried(problems, lambda: run.display_name, "")),
         "name_version": version_of(name),
-        "colour": colour_of(_tried([], lambda: run.uid, None) or run.id),
         "followed": run_url(run.id, "head") if tab in _STILL else "",
     }
     common = {"board": visit.board, "path": visit.request.url.path, "run": run, "tab": tab, "tabs": TABS}
@@ -140,7 +140,7 @@ def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     entries = [(name, config[name], set_by[name]) for name in set_by if name in config]
     defaults = [(name, value) for name, value in config.items() if name not in set_by]
     summary = _tried(problems, run.statistics, {})
-    names = sorted(name for name in summary if not name.startswith("system/"))
+    names = sorted((name for name in summary if not name.startswith("system/")), key=metric_rank)
     rows = [(name, [summary[name].get(each) for each in _STATISTICS]) for name in names]
     note = _tried(problems, lambda: run.note, "")
     return {
@@ -220,10 +220,20 @@ def _failure(run: Run) -> str:
 
 def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     of_system = visit.asked("tab") == "system"
-    names = _tried(problems, lambda: run.metrics, [])
-    names = [name for name in names if name.startswith("system/") == of_system]
-    has_parent = _tried(problems, lambda: bool(run.get("parent")), False)
-    return {"metrics": names[:_MAX_ENTRIES], "num_metrics": len(names), "has_parent": has_parent}
+    view = dataclasses.replace(RunsView.of(visit.request.query_params), run=(run.id,), where=(), words="", group="")
+    if of_system:
+        view = dataclasses.replace(view, closed=())
+    sections = [
+        part for part in _tried(problems, lambda: sections_of([run], ()), []) if (part[0] == "system") == of_system
+    ]
+    return {
+        "of_run": True,
+        "view": view,
+        "sections": sections,
+        "url": panels_url(view, [run]),
+        "first": first_panels(view, panels_url(view, [run]), sections),
+        "has_parent": _tried(problems, lambda: bool(run.get("parent")), False),
+    }
 
 
 # ---------------------------------------------------------------------- output

@@ -15,11 +15,12 @@ from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
 from sacristan.runs.board.access import Role
-from sacristan.runs.board.curves_page import MAX_DRAWN, Section, first_panels, panels_url, sections_of
-from sacristan.runs.board.rendering import colour_of, colours_of, render
+from sacristan.runs.board.charts import plain_value
+from sacristan.runs.board.curves_page import MAX_DRAWN, Section, first_panels, metric_rank, panels_url, sections_of
+from sacristan.runs.board.rendering import render
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, field_of, json_response, look_again_s, page, watched
-from sacristan.runs.comparison.grouping import group_runs
+from sacristan.runs.comparison.grouping import Group, group_runs
 from sacristan.runs.errors import ComparisonError, FilterError
 from sacristan.runs.query.names import COMMON_FIELDS, full_name, short_name
 from sacristan.runs.query.texts import is_number
@@ -31,7 +32,7 @@ __all__ = ["ROUTES"]
 # What the names of these ranges begin with in a query; see `static/brushes.js`.
 _BRUSH = "brush."
 _COLUMNS = ("status", "start", "duration", "name", "tags")
-_NEEDED = ("status", "tags", "uid", "display_name")
+_NEEDED = ("status", "tags", "uid", "display_name", "display_colour")
 # Greatest age of what other processes changed in ended runs, when a page opens; it then looks for changes at once.
 _SHOWN_FOR_S = 60.0
 # When it looks for changes, all runs of a folder are looked at in a twentieth of the time at most.
@@ -109,6 +110,7 @@ class _Workspace:
         groups: The groups that are shown instead of rows; None for single runs.
         is_more: Whether there may be more than `total`.
         url: URL that the panels share; empty without runs.
+        shades: The value of each run or group by which it is coloured.
     """
 
     columns: Sequence[str]
@@ -118,7 +120,7 @@ class _Workspace:
     is_more: bool = False
     numeric: Collection[str] = ()
     broken: Sequence[tuple[str, str]] = ()
-    colours: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    shades: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sections: Sequence[Section] = ()
     url: str = ""
 
@@ -160,7 +162,9 @@ def _rows(visit: Visit) -> Response:
 
 def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Workspace:
     """Return the rows of a view, and the number of matching runs, counted up to a limit."""
-    fetched = [*(view.column or (*_COLUMNS, "result")), *_NEEDED]
+    if view.colour:
+        visit.store.check_field(view.colour)
+    fetched = [*(view.column or (*_COLUMNS, "result")), *([view.colour] if view.colour else []), *_NEEDED]
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, view.SIZE, fetched, view.offset)]
     visit.store.prefetch(runs, ["metrics"])
     columns = view.column or _usual_columns(visit, runs, view)
@@ -176,19 +180,19 @@ def _ungrouped(visit: Visit, view: RunsView, limit: int | None = None) -> _Works
         is_more=limit is not None and total >= limit,
         numeric=_numeric(columns, [values for _, values in rows]),
         broken=visit.store.unreadable(_BROKEN_FOR_S),
-        colours=colours_of(runs),
+        shades={run.id: plain_value(field_of(run, view.colour)) for run in runs} if view.colour else {},
         sections=sections_of(runs, view.panel),
         url=panels_url(view, runs),
     )
 
 
 def _usual_columns(visit: Visit, runs: Sequence[Run], view: RunsView) -> tuple[str, ...]:
-    """Return the default columns: those that distinguish the runs first."""
+    """Return the default columns: those that distinguish the runs first, then the result."""
     telling = ["display_name"] if any(field_of(run, "display_name") for run in runs) else []
     telling += ["name"] if len({field_of(run, "name") for run in runs}) > 1 else []
     more = [name for name in ("result", view.sort_name) if any(field_of(run, name) is not None for run in runs)]
     more = [name for name in more if name not in ("id", *_COLUMNS)]
-    usual = [*telling, "status", *more, *visit.board.labels.telling(runs)]
+    usual = [*telling, *visit.board.labels.telling(runs), *more]
     return tuple(dict.fromkeys([*usual, *_COLUMNS]))
 
 
@@ -203,10 +207,11 @@ def _numeric(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> set[str]:
 
 def _grouped(visit: Visit, view: RunsView) -> _Workspace:
     """Return the runs of a view in groups, each with mean and deviation of the numeric columns."""
-    names = view.column or ("duration", "result", *_some_metrics(visit))
-    matching = visit.store.find(view.tree, view.sort, _MAX_GROUPED, [*view.fields_by, *names])
+    names = view.column or ("result", *_some_metrics(visit), "duration")
+    coloured = [view.colour] if view.colour else []
+    matching = visit.store.find(view.tree, view.sort, _MAX_GROUPED, [*view.fields_by, *names, *coloured])
     runs = [run.listed() for run in matching]
-    for name in view.fields_by if runs else ():
+    for name in (*view.fields_by, *coloured) if runs else ():
         visit.store.check_field(name)
     groups = group_runs(runs, view.fields_by)[0] if runs else []
     visit.store.prefetch(runs[:MAX_DRAWN], ["metrics"])
@@ -233,15 +238,25 @@ def _grouped(visit: Visit, view: RunsView) -> _Workspace:
         total=len(runs),
         numeric=numbers.keys(),
         broken=visit.store.unreadable(_BROKEN_FOR_S),
-        colours={group.label: colour_of(group.label) for group in groups[:_MAX_GROUPS]},
+        shades={group.label: _shade(group, view.colour) for group in groups[:_MAX_GROUPS]} if view.colour else {},
         sections=sections_of(runs, view.panel),
         url=panels_url(view, runs),
     )
 
 
+def _shade(group: Group, name: str) -> Any:
+    """Return the value by which a group is coloured: the one that its runs share, or the mean of numbers."""
+    values = [plain_value(field_of(run, name)) for run in group.runs]
+    if len(set(values)) == 1:
+        return values[0]
+    numbers = _mean_and_std([value for value in values if is_number(value)])
+    return numbers[0] if numbers else None
+
+
 def _some_metrics(visit: Visit) -> list[str]:
     names = [short_name(name) for name in visit.store.fields() if name.startswith("summary.")]
-    return [name for name in names if name.endswith(".last") and not name.startswith("system/")][:4]
+    names = [name for name in names if name.endswith(".last") and not name.startswith("system/")]
+    return sorted(names, key=metric_rank)[:4]
 
 
 def _mean_and_std(values: Sequence[float]) -> tuple[float, float | None, int] | None:
@@ -267,8 +282,15 @@ def _as_float(value: float) -> float:
 
 def _fields(visit: Visit) -> Response:
     names = {*visit.store.fields(), *COMMON_FIELDS} - {"config", "info", "provenance", "summary", "tags"}
-    shown = sorted((short_name(name) for name in names if not name.startswith("tags.")), key=str.lower)
-    return json_response({"fields": ["tags", *shown][:20_000]})
+    shown = sorted(filter(lambda name: not name.startswith("tags."), names), key=_field_rank)
+    return json_response({"fields": [*map(short_name, shown), "tags"][:20_000]})
+
+
+def _field_rank(name: str) -> tuple[int, int, str]:
+    """Return the sort key of a full name: the result first, then settings, metrics and the run's own fields."""
+    parts = ("result", "config", "summary")
+    part = name.partition(".")[0]
+    return parts.index(part) if part in parts else len(parts), name.count("."), name.lower()
 
 
 ROUTES = [

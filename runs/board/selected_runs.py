@@ -127,6 +127,12 @@ def _rename(visit: Visit) -> Response:
     return json_response({"done": "name saved", "name": name, "version": version_of(name)})
 
 
+def _colour(visit: Visit) -> Response:
+    for run in _posted_runs(visit):
+        visit.store.paint(run, visit.given("colour"))
+    return json_response({"done": "colour saved"})
+
+
 def _note(visit: Visit) -> Response:
     """Replace the notes of runs, each only if it still is the version that the writer has seen."""
     text, seen = visit.given("note").replace("\r\n", "\n"), visit.given("version")
@@ -149,5 +155,6 @@ ROUTES = [
     page("/list/discard", _discard, "POST"),
     page("/list/tag", _tag, "POST", Role.NOTE),
     page("/list/rename", _rename, "POST", Role.NOTE),
+    page("/list/colour", _colour, "POST", Role.NOTE),
     page("/list/note", _note, "POST", Role.NOTE),
 ]

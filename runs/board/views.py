@@ -162,6 +162,10 @@ class RunsView(UrlView):
         x, smoothing, band: See `sacristan.runs.comparison.panels.View`.
         joined: Whether runs are drawn with the points of the runs that they were started from.
         zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
+        colour: Short name of the field that colours runs and groups; empty for colours that tell them apart.
+        y: Ranges of y, each with the name of its panel: `0..5 train/loss`, of which either end may be missing.
+        ignore_outliers: Whether y shows the values that are no outliers only.
+        legend: Panels that show a legend; `ALL` for the one of all panels.
     """
 
     run: tuple[str, ...] = ()
@@ -185,6 +189,10 @@ class RunsView(UrlView):
     joined: bool = False
     band: str = BANDS[0]
     zoom: str = ""
+    colour: str = ""
+    y: tuple[str, ...] = ()
+    ignore_outliers: bool = False
+    legend: tuple[str, ...] = ()
 
     PATH: ClassVar[str] = "/runs"
     SIZE: ClassVar[int] = 50
@@ -201,6 +209,9 @@ class RunsView(UrlView):
             over=",".join(_names(view.over)),
             column=tuple(dict.fromkeys(map(_short, view.column)))[:_MAX_COLUMNS],
             panel=view.panel[:_MAX_PANELS],
+            colour=_short(view.colour.strip()) if view.colour.strip() else "",
+            y=view.y[:_MAX_PANELS],
+            legend=view.legend[:_MAX_PANELS],
             page=view.page if 0 < view.page <= _MAX_PAGE else 1,
             smoothing=view.smoothing if 0 <= view.smoothing < 1 else 0.0,
         )
@@ -236,7 +247,8 @@ class RunsView(UrlView):
 
     def of_all(self, path: str) -> str:
         """Return a URL for all runs of the view, on all pages."""
-        return type(self)(self.run, self.where, self.words, self.group, self.over, self.sort).url(path)
+        names = ("run", "where", "words", "group", "over", "sort", "colour")
+        return type(self)(**{name: getattr(self, name) for name in names}).url(path)
 
     def without(self, index: int) -> str:
         """Return the URL without the condition at this index of `where`."""

@@ -1,5 +1,4 @@
 // The arrangement of the panels: pinned ones in their order, full width, open sections. The address keeps it.
-import { keepInAddress } from "./board.js";
 import { go } from "./navigation.js";
 import { onPanel, openPanelDialog } from "./panel_dialog.js";
 
@@ -41,18 +40,6 @@ document.addEventListener("click", async (event) => {
   if (what === "change") return;
   document.querySelector(`figure[data-panel="${CSS.escape(panel)}"] [data-arrange=${what}]`)?.focus();
 });
-
-// A section says itself when it is opened or closed; `-` in the address opens all.
-document.addEventListener("toggle", ({ target }) => {
-  if (!target.matches?.(".section")) return;
-  const closed = [...document.querySelectorAll(".section:not([open])")].map((one) => one.dataset.section);
-  const isUsual = closed.join() === "system" || (!closed.length && !document.querySelector(".section[data-section=system]"));
-  keepInAddress("closed", isUsual ? "" : closed[0] ?? "-");
-  if (isUsual || closed.length < 2) return;
-  const url = new URL(location.href);
-  for (const name of closed.slice(1)) url.searchParams.append("closed", name);
-  history.replaceState(history.state, "", url);
-}, true);
 
 // A panel of the dialog is added, or takes the place of another one.
 onPanel((text, changed) => {

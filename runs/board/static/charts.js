@@ -1,7 +1,8 @@
 // Charts of runs or trials by plotly.js: scatter, bars of counts and of importances; and tables of what charts show.
 //
 // A mark is a run or trial, {id, label, key, color, values}: `values` are those of the fields, `key` is that of its eye.
-import { colour, configOf, csvText, layoutOf, lineColour, plain, plotly } from "./plots.js";
+import { lineColour } from "./colours.js";
+import { colour, configOf, csvText, layoutOf, plain, plotly } from "./plots.js";
 import { Scale, binned } from "./scales.js";
 
 const MOST_ROWS = 500;
@@ -44,9 +45,9 @@ function tracesOf(fields, marks, scales) {
     return [{ ...base(marks), name: "", marker: { ...looks, color: marks.map(({ values }) => shade(values[2])), colorscale: "Viridis", showscale: true, colorbar: bar } }];
   }
   if (!third) return [{ ...base(marks), name: "", marker: { ...looks, color: marks.map(({ color }) => color) } }];
-  return third.names.map((name) => {
+  return third.names.map((name, at) => {
     const some = marks.filter(({ values }) => String(values[2]) === name);
-    return { ...base(some), name: plain(short(name)), showlegend: true, marker: { ...looks, color: some[0].color } };
+    return { ...base(some), name: plain(short(name)), showlegend: true, marker: { ...looks, color: lineColour(at) } };
   });
 }
 
@@ -81,6 +82,7 @@ export async function drawHistogram(place, field, marks, isGrouped, name) {
   const x = bins.map((_, at) => at);
   const traces = keys.map((key, at) => ({
     type: "bar", x, y: bins.map((bin) => bin[1 + at]), name: plain(key), marker: { color: isGrouped ? colors.get(key) : lineColour(0) },
+    ...(isGrouped ? {} : { text: bins.map((bin) => String(bin[1 + at])), textposition: "outside", cliponaxis: false }),
     hovertext: bins.map((bin) => plain(`${bin[0]}: ${bin[1 + at]}${isGrouped ? `, ${key}` : ""}`)), hoverinfo: "text",
   }));
   const xaxis = { title: { text: plain(field.name), standoff: 8 }, tickvals: x, ticktext: bins.map(([label]) => plain(short(String(label)))), autotickangles: [0, -35, -90] };

@@ -1,148 +1,17 @@
-// Curves as SVG: gaps, bands and dashes. A drag zooms, a double click shows all, and the pointer reads values.
+// A plot of curves: pointer, finger and arrow keys read values; a drag or + zooms, a double click or 0 shows all.
 import { announce } from "./board.js";
-import { Axis, textOf } from "./axes.js";
-import { SANS, colour, download, faded, fileName, save } from "./plots.js";
+import { textOf } from "./axes.js";
+import { BOTTOM, RIGHT, TOP, drawInto } from "./line_drawing.js";
+import { colour, download, fileName, save } from "./plots.js";
 import { asPng, asSvg, node } from "./svg.js";
 
-const [RIGHT, TOP, BOTTOM, FONT] = [10, 8, 36, 11.5];
 const SAVED = [1000, 600];
 // How near the pointer must be to a curve, and what a drag must be to count, in pixels.
 const [NEAR, LEAST] = [24, 8];
 // Of more curves the nearest alone is read.
 const MOST_READ = 12;
-const DASHES = { solid: null, dot: "2 3", dash: "7 4", dashdot: "7 3 2 3" };
-const INHERITED = { "stroke-width": 1, "stroke-dasharray": "2 3" };
-// A part of a curve that is smaller than this, such as a point between two gaps, is drawn as a dot, in pixels.
-const [TINY, DOT] = [1.5, 4];
-const DOTS = { "stroke-width": DOT, "stroke-linecap": "round", "stroke-dasharray": "none" };
-const pen = document.createElement("canvas").getContext("2d");
-
-const rounded = (pixel) => Math.round(Math.min(1e6, Math.max(-1e6, pixel)) * 10) / 10;
-
-/** Return the parts of a curve between its gaps, each as the places of its points in pixels. */
-function* partsOf(x, y, across, down, from = 0, to = x.length) {
-  let part = [];
-  for (let at = from; at < to; at += 1) {
-    const place = [across.at(x[at]), down.at(y[at])];
-    if (place.every(Number.isFinite)) part.push(place);
-    else if (part.length) {
-      yield part;
-      part = [];
-    }
-  }
-  if (part.length) yield part;
-}
-
-const pathThrough = (places) => `M${places.map(([left, top]) => `${rounded(left)} ${rounded(top)}`).join("L")}`;
-
-function isTiny(places) {
-  return [0, 1].every((axis) => {
-    let [least, most] = [Infinity, -Infinity];
-    for (const place of places) [least, most] = [Math.min(least, place[axis]), Math.max(most, place[axis])];
-    return most - least < TINY;
-  });
-}
-
-/** Draw a line that begins anew behind each gap, and dots for what is too small to be seen as a line. */
-function drawLine(parts, attributes, parent) {
-  let [line, dots] = ["", ""];
-  for (const places of parts) {
-    if (isTiny(places)) dots += `${pathThrough(places.slice(0, 1))}h0`;
-    else line += pathThrough(places);
-  }
-  if (line) node("path", { d: line, ...attributes }, parent);
-  if (dots) node("path", { d: dots, ...attributes, ...DOTS }, parent);
-}
-
-/** Return the path around a band, part by part between its gaps. */
-function bandOf({ x, low, high }, across, down) {
-  let path = "";
-  const [none, floor] = down.kind === "log" ? [0, down.range[0]] : [-Infinity, -Infinity];
-  const highs = high.map((value, at) => (low[at] === low[at] ? value : NaN));
-  const lows = low.map((value, at) => (high[at] > none ? Math.max(value, floor) : NaN));
-  const below = partsOf(x, lows, across, down);
-  for (const above of partsOf(x, highs, across, down)) {
-    const under = below.next().value;
-    if (above.at(-1)[0] - above[0][0] < TINY) {
-      const [[left, top], [, bottom]] = [above[0], under[0]];
-      path += `M${rounded(left - DOT / 2)} ${rounded(top)}h${DOT}V${rounded(bottom)}h${-DOT}Z`;
-    } else path += `${pathThrough([...above, ...under.reverse()])}Z`;
-  }
-  return path;
-}
-
-/** Return the least and the greatest number that an axis has, of the points whose x is in a range. */
-function extent(curves, names, isLog, [from, to] = [-Infinity, Infinity]) {
-  let [low, high] = [Infinity, -Infinity];
-  for (const curve of curves) {
-    for (const values of names.map((name) => curve[name]).filter(Boolean)) {
-      for (let at = 0; at < values.length; at += 1) {
-        const value = values[at];
-        if (!(curve.x[at] >= from && curve.x[at] <= to) || (isLog && value <= 0)) continue;
-        if (value < low) low = value;
-        if (value > high) high = value;
-      }
-    }
-  }
-  return low <= high ? [low, high] : null;
-}
-
-/** Return the range of y with room at its ends; a curve of one value lies in the middle. */
-function withRoom(range, isLog) {
-  if (!range) return isLog ? [1, 10] : [0, 1];
-  if (isLog) {
-    const room = (range[1] / range[0]) ** 0.05;
-    return [range[0] / room, range[1] * room];
-  }
-  const room = (range[1] - range[0]) / 18;
-  return [range[0] - room, range[1] + room];
-}
-
-/** Draw curves into an SVG, {curves, title, xKind, yKind, xRange, yRange}; return its axes. */
-function drawInto(svg, { curves, title, xKind, yKind, xRange, yRange }, width, height) {
-  const [text, dim, line] = ["--text", "--dim", "--line"].map(colour);
-  const font = { "font-family": SANS, "font-size": FONT };
-  const isOf = (range, kind) => range && (kind !== "log" || range[0] > 0);
-  const own = isOf(xRange, xKind) ? xRange : extent(curves, ["x"], xKind === "log") ?? withRoom(null, xKind === "log");
-  const all = isOf(yRange, yKind) ? yRange : withRoom(extent(curves, ["y", "low", "high", "raw"], yKind === "log", own), yKind === "log");
-  const down = new Axis(yKind, all, height - BOTTOM, TOP);
-  const rows = down.ticks(Math.max(2, Math.round((height - BOTTOM - TOP) / 40)));
-  pen.font = `${FONT}px ${font["font-family"]}`;
-  const left = 10 + Math.ceil(Math.max(14, ...rows.map(([, label]) => pen.measureText(label).width)));
-  const across = new Axis(xKind, own, left, width - RIGHT);
-  const columns = across.ticks(Math.max(2, Math.round((width - left - RIGHT) / 55)));
-
-  svg.replaceChildren();
-  for (const [name, value] of Object.entries({ width, height, viewBox: `0 0 ${width} ${height}` })) svg.setAttribute(name, value);
-  let grid = "";
-  for (const [value] of columns) grid += `M${across.at(value).toFixed(1)} ${TOP}V${height - BOTTOM}`;
-  for (const [value] of rows) grid += `M${left} ${down.at(value).toFixed(1)}H${width - RIGHT}`;
-  node("path", { d: grid, stroke: line }, svg);
-  const labels = node("g", { ...font, fill: dim, "text-anchor": "end" }, svg);
-  for (const [value, label] of rows) node("text", { x: left - 5, y: down.at(value) + 4 }, labels).textContent = label;
-  for (const [value, label] of columns) {
-    const half = pen.measureText(label).width / 2;
-    const x = Math.min(width - half, Math.max(half, across.at(value)));
-    node("text", { x, y: height - BOTTOM + 14, "text-anchor": "middle" }, labels).textContent = label;
-  }
-  node("text", { ...font, x: (left + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle", fill: text, class: "title" }, svg).textContent = title;
-  const clipped = node("svg", { x: left, y: TOP, width: width - RIGHT - left, height: height - TOP - BOTTOM, viewBox: `${left} ${TOP} ${width - RIGHT - left} ${height - TOP - BOTTOM}` }, svg);
-  const lines = node("g", { fill: "none", "stroke-width": 1.6, "stroke-linejoin": "bevel" }, clipped);
-  for (const curve of curves) drawCurve(curve, across, down, lines);
-  return { across, down };
-}
-
-function drawCurve(curve, across, down, parent) {
-  const { x, y, color, key, label } = curve;
-  const group = node("g", { stroke: color }, parent);
-  Object.assign(group.dataset, { key, label });
-  if (curve.low) node("path", { d: bandOf(curve, across, down), fill: faded(color, 0.18), stroke: "none" }, group);
-  if (curve.raw) drawLine(partsOf(x, curve.raw, across, down), { stroke: faded(color, 0.25), "stroke-width": 1 }, group);
-  const at = curve.inherited ?? 0;
-  if (at) drawLine(partsOf(x, y, across, down, 0, at + 1), INHERITED, group);
-  const dash = DASHES[curve.dash];
-  drawLine(partsOf(x, y, across, down, at), dash ? { "stroke-dasharray": dash } : {}, group);
-}
+// A finger that stays so long reads, in milliseconds.
+const HOLD = 350;
 
 /** Return the position of the value that is nearest to another one. */
 function nearest(values, value) {
@@ -157,12 +26,14 @@ function nearest(values, value) {
 
 /** A plot of curves in an element. */
 export class LinePlot {
-  /** onRange: is called with the range of x that was chosen, or null for all. onRead: with x and the keys of the curves at the pointer, or with null. csv: returns the promise of a CSV file. */
-  constructor(place, { name, csv, onRange, onRead }) {
-    Object.assign(this, { place, name, csv, onRange, onRead, yRange: null, isPanning: false });
-    this.svg = node("svg", { role: "img", "aria-label": `Curves of ${name}`, class: "lines" });
+  /** onRange, onYRange: are called with the range of x or y that was chosen, or null for all. onRead: with x and the keys of the curves at the pointer, or with null. csv: returns the promise of a CSV file. */
+  constructor(place, { name, csv, onRange, onYRange, onRead }) {
+    Object.assign(this, { place, name, csv, onRange, onYRange, onRead, isPanning: false, reader: null });
+    this.svg = node("svg", { role: "application", tabindex: 0, "aria-roledescription": "plot", "aria-label": `Curves of ${name}; arrow keys read values, plus and minus zoom, 0 shows all`, class: "lines" });
     this.box = make("div", { className: "zoombox", hidden: true });
     this.readings = make("div", { className: "readings", hidden: true });
+    this.dot = make("div", { className: "reader", hidden: true });
+    this.spoken = make("div", { className: "hidden", ariaLive: "polite" });
     this.line = make("div", { className: "cursor", hidden: true }, make("span"));
     const buttons = ["png", "svg", "csv"].map((format) => {
       const button = this.button(format.toUpperCase(), `Save ${name} as ${format.toUpperCase()}`, () => this.save(format));
@@ -175,7 +46,7 @@ export class LinePlot {
     });
     pan.ariaPressed = "false";
     const tools = make("div", { className: "plot-tools" }, ...buttons, pan, this.button("All", "Show all", () => this.showAll()));
-    place.replaceChildren(this.svg, this.line, this.box, this.readings, tools);
+    place.replaceChildren(this.svg, this.line, this.dot, this.box, this.readings, this.spoken, tools);
     this.listen();
     [this.width, this.height] = [place.clientWidth, place.clientHeight];
     new ResizeObserver(([{ contentRect: { width, height } }]) => this.resize(width, height)).observe(place);
@@ -187,11 +58,11 @@ export class LinePlot {
     return button;
   }
 
-  /** Draw {curves, title, xKind, yKind, xRange}. */
+  /** Draw what `drawInto` takes. */
   draw(spec) {
-    if (this.spec?.yKind !== spec.yKind) this.yRange = null;
     this.spec = spec;
     this.render();
+    if (this.reader) this.readPoint();
   }
 
   resize(width, height) {
@@ -202,7 +73,7 @@ export class LinePlot {
 
   render() {
     if (!this.width || !this.height) return; // it is drawn when it has a size
-    Object.assign(this, drawInto(this.svg, { ...this.spec, yRange: this.yRange }, this.width, this.height));
+    Object.assign(this, drawInto(this.svg, this.spec, this.width, this.height));
     this.groups = [...this.svg.querySelectorAll("g[data-key]")];
   }
 
@@ -223,9 +94,20 @@ export class LinePlot {
   // -------------------------------------------------------------------- ranges
 
   showAll() {
-    this.yRange = null;
+    this.spec = { ...this.spec, xRange: null, yRange: null };
     this.render();
+    this.onYRange(null);
     this.onRange(null);
+  }
+
+  /** Show a part of the range of x around a place, a fraction of it as large. */
+  zoom(place, fraction) {
+    const [from, to] = [this.across.from, this.width - RIGHT];
+    const xRange = [from, to].map((end) => this.across.value(place + (end - place) * fraction));
+    if (!(xRange[0] < xRange[1])) return;
+    this.spec = { ...this.spec, xRange };
+    this.render();
+    this.onRange(xRange);
   }
 
   listen() {
@@ -235,29 +117,45 @@ export class LinePlot {
       const inside = (value, low, high) => Math.min(high, Math.max(low, value));
       return [inside(clientX - box.left, this.across.from, this.width - RIGHT), inside(clientY - box.top, TOP, this.height - BOTTOM)];
     };
+    let hold;
     this.svg.addEventListener("pointerdown", (event) => {
       if (event.button || !this.across) return;
       this.svg.setPointerCapture(event.pointerId);
-      start = { at: at(event), x: this.across, y: this.down, now: at(event) };
+      start = { at: at(event), x: this.across, y: this.down, now: at(event), reads: false };
+      if (event.pointerType !== "mouse") hold = setTimeout(() => {
+        if (!start || this.ends(start).isLong.includes(true)) return;
+        start.reads = true;
+        this.read(start.now);
+      }, HOLD);
     });
     this.svg.addEventListener("pointermove", (event) => {
       if (!this.across) return;
-      if (!start) this.read(at(event));
-      else {
-        start.now = at(event);
-        this.drag(start);
-      }
+      if (start) start.now = at(event);
+      if (!start || start.reads) this.read(at(event));
+      else this.drag(start);
     });
-    this.svg.addEventListener("pointerup", () => {
-      if (start) this.drop(start);
+    this.svg.addEventListener("pointerup", (event) => {
+      clearTimeout(hold);
+      const isTap = start && !start.reads && event.pointerType !== "mouse" && !this.ends(start).isLong.includes(true);
+      if (isTap) this.read(at(event));
+      else if (start && !start.reads) this.drop(start);
       start = null;
     });
     this.svg.addEventListener("pointercancel", () => {
+      clearTimeout(hold);
       start = null;
       this.box.hidden = true;
     });
-    this.svg.addEventListener("pointerleave", () => this.read(null));
+    // A finger that reads does not scroll.
+    this.svg.addEventListener("touchmove", (event) => start?.reads && event.preventDefault(), { passive: false });
+    // What a finger has read stays until another place is touched.
+    this.svg.addEventListener("pointerleave", ({ pointerType }) => pointerType === "mouse" && this.read(null));
+    document.addEventListener("pointerdown", ({ target }) => !this.readings.hidden && !this.place.contains(target) && this.read(null));
+    this.svg.addEventListener("contextmenu", (event) => event.pointerType === "touch" && event.preventDefault());
     this.svg.addEventListener("dblclick", () => this.showAll());
+    this.svg.addEventListener("keydown", (event) => this.press(event));
+    // The page may move the plot, and then focuses it again.
+    this.svg.addEventListener("blur", () => setTimeout(() => document.activeElement !== this.svg && this.endReading()));
   }
 
   /** Return the ends of a drag along x and y, of an axis along which it was short its own ends. */
@@ -273,7 +171,7 @@ export class LinePlot {
     if (this.isPanning) {
       const moved = (axis, place) => [axis.from, axis.at(axis.range[1])].map((pixel) => axis.value(pixel - start.now[place] + start.at[place]));
       this.spec = { ...this.spec, xRange: moved(start.x, 0) };
-      if (Math.abs(start.now[1] - start.at[1]) >= LEAST || this.yRange) this.yRange = moved(start.y, 1);
+      if (Math.abs(start.now[1] - start.at[1]) >= LEAST || this.spec.yRange) this.spec.yRange = moved(start.y, 1);
       this.render();
       return;
     }
@@ -286,14 +184,13 @@ export class LinePlot {
     this.box.hidden = true;
     const { x, y, isLong } = this.ends(start);
     if (!isLong.includes(true)) return;
-    if (this.isPanning) {
-      this.onRange(this.spec.xRange);
-      return;
-    }
-    if (isLong[1]) this.yRange = [this.down.value(y[1]), this.down.value(y[0])];
-    if (isLong[0]) this.spec = { ...this.spec, xRange: x.map((pixel) => this.across.value(pixel)) };
+    const chosen = { ...this.spec };
+    if (!this.isPanning && isLong[1]) chosen.yRange = [this.down.value(y[1]), this.down.value(y[0])];
+    if (!this.isPanning && isLong[0]) chosen.xRange = x.map((pixel) => this.across.value(pixel));
+    this.spec = chosen;
     this.render();
-    if (isLong[0]) this.onRange(this.spec.xRange);
+    if (isLong[1] && chosen.yRange) this.onYRange(chosen.yRange);
+    if (isLong[0]) this.onRange(chosen.xRange);
   }
 
   // -------------------------------------------------------------------- reading
@@ -301,11 +198,19 @@ export class LinePlot {
   /** Show the values at a place of the pointer; null ends that. */
   read(place) {
     const found = place && this.pointsNear(place);
-    this.readings.hidden = !found?.length;
     if (!found?.length) {
+      if (this.reader) return; // keys read
+      this.readings.hidden = true;
       this.onRead(null, []);
       return;
     }
+    this.endReading();
+    this.show(found, place);
+    this.onRead(found[0].curve.x[found[0].at], found.map(({ curve: { key } }) => key));
+  }
+
+  /** Show points beside the plot, at the height of a place; the nearest side that has room. */
+  show(found, [, top]) {
     const [{ curve, at }] = found;
     const rows = found.map(({ curve: { y, color, label }, at: index }) => {
       const mark = make("i");
@@ -313,9 +218,99 @@ export class LinePlot {
       return make("p", {}, mark, make("b", { textContent: textOf("linear", y[index]) }), ` ${label}`);
     });
     this.readings.replaceChildren(make("p", { className: "dim", textContent: textOf(this.spec.xKind, curve.x[at]) }), ...rows);
-    const [left, top] = place;
-    Object.assign(this.readings.style, { left: left < this.width / 2 ? `${left + 12}px` : "auto", right: left < this.width / 2 ? "auto" : `${this.width - left + 12}px`, top: `${Math.max(0, top - 20)}px` });
-    this.onRead(curve.x[at], found.map(({ curve: { key } }) => key));
+    this.readings.hidden = false;
+    const box = this.svg.getBoundingClientRect();
+    const { width, height } = this.readings.getBoundingClientRect();
+    const inWindow = (value, size, all) => Math.max(2, Math.min(all - size - 2, value));
+    const [right, left] = [box.right + 4, box.left - width - 4];
+    const isBeside = right + width <= innerWidth || left >= 0;
+    const x = !isBeside ? box.left : right + width <= innerWidth ? right : left;
+    // On a phone there is room above or below alone.
+    const y = isBeside ? box.top + top - height / 2 : box.top - height - 4 >= 0 ? box.top - height - 4 : box.bottom + 4;
+    Object.assign(this.readings.style, { left: `${inWindow(x, width, innerWidth)}px`, top: `${inWindow(y, height, innerHeight)}px` });
+  }
+
+  // -------------------------------------------------------------------- keys
+
+  /** Move through the points of the curves, and zoom. */
+  press(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || !this.across) return;
+    const steps = { ArrowRight: 1, ArrowLeft: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
+    const middle = () => (this.reader ? this.placeRead()[0] : (this.across.from + this.width - RIGHT) / 2);
+    if (event.key in steps) this.movePoint(steps[event.key]);
+    else if (event.key === "ArrowUp" || event.key === "ArrowDown") this.changeCurve(event.key === "ArrowUp" ? -1 : 1);
+    else if (event.key === "+" || event.key === "=") this.zoom(middle(), 0.5);
+    else if (event.key === "-") this.zoom(middle(), 2);
+    else if (event.key === "0") this.showAll();
+    else if (event.key === "Escape" && this.reader) this.endReading();
+    else return;
+    event.preventDefault();
+  }
+
+  /** Return the positions of the points of a curve that are shown. */
+  pointsShown({ x, y }) {
+    const [from, to] = this.across.range;
+    return Array.from(x.keys()).filter((at) => x[at] >= from && x[at] <= to && Number.isFinite(this.down.at(y[at])));
+  }
+
+  movePoint(by) {
+    const { key = null, part = 0, x = null } = this.reader ?? {};
+    const curve = this.spec.curves.find((one) => one.key === key && one.part === part) ?? this.spec.curves.find((one) => this.pointsShown(one).length);
+    const shown = curve ? this.pointsShown(curve) : [];
+    if (!shown.length) return;
+    const now = x === null ? (by > 0 ? -1 : shown.length) : shown.indexOf(shown[nearest(shown.map((at) => curve.x[at]), x)]);
+    const at = shown[Math.max(0, Math.min(shown.length - 1, now + by))];
+    this.reader = { key: curve.key, part: curve.part, x: curve.x[at] };
+    this.readPoint();
+  }
+
+  changeCurve(by) {
+    const curves = this.spec.curves.filter((one) => this.pointsShown(one).length);
+    if (!curves.length) return;
+    const now = curves.findIndex((one) => one.key === this.reader?.key && one.part === this.reader.part);
+    const { key, part } = curves[(now + by + curves.length) % curves.length];
+    this.reader = { key, part, x: this.reader?.x ?? null };
+    if (this.reader.x === null) this.movePoint(1);
+    else this.readPoint();
+  }
+
+  /** Return the curve that keys read, and the position of its point that is nearest to where they are. */
+  pointRead() {
+    const curve = this.spec.curves.find(({ key, part }) => key === this.reader.key && part === this.reader.part);
+    const shown = curve ? this.pointsShown(curve) : [];
+    return shown.length ? { curve, at: shown[nearest(shown.map((at) => curve.x[at]), this.reader.x)] } : null;
+  }
+
+  placeRead() {
+    const found = this.pointRead();
+    return found ? [this.across.at(found.curve.x[found.at]), this.down.at(found.curve.y[found.at])] : [this.across.from, TOP];
+  }
+
+  /** Show and say the point that keys have come to. */
+  readPoint() {
+    const found = this.pointRead();
+    if (!found) {
+      this.endReading();
+      return;
+    }
+    const { curve, at } = found;
+    const place = this.placeRead();
+    this.show([found], place);
+    this.dot.hidden = false;
+    Object.assign(this.dot.style, { left: `${place[0]}px`, top: `${place[1]}px`, borderColor: curve.color });
+    const text = `${curve.label}: ${textOf("linear", curve.y[at])} at ${this.spec.title} ${textOf(this.spec.xKind, curve.x[at])}`;
+    if (this.spoken.textContent !== text) this.spoken.textContent = text;
+    this.standOut(curve.key);
+    this.onRead(curve.x[at], [curve.key]);
+  }
+
+  endReading() {
+    if (!this.reader) return;
+    this.reader = null;
+    this.dot.hidden = true;
+    this.readings.hidden = true;
+    this.standOut(null);
+    this.onRead(null, []);
   }
 
   /** Return the points at a place: of few curves those at the nearest x, of many the nearest one. */
@@ -338,7 +333,7 @@ export class LinePlot {
       return;
     }
     const svg = node("svg", {});
-    drawInto(svg, { ...this.spec, yRange: this.yRange }, ...SAVED);
+    drawInto(svg, this.spec, ...SAVED);
     const ground = colour("--bg");
     try {
       const file = format === "svg" ? new Blob([asSvg(svg, ground)], { type: "image/svg+xml" }) : await asPng(svg, ground);

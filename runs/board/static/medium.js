@@ -1,6 +1,7 @@
 // One medium on a page: what its HTML needs of scripts.
 import { announce, keepInAddress, root } from "./board.js";
-import { colour, configOf, fetchJson, layoutOf, lineColour, onScheme, plotly, save } from "./plots.js";
+import { lineColour } from "./colours.js";
+import { colour, configOf, fetchJson, layoutOf, onScheme, plotly, save } from "./plots.js";
 
 /** Return the address parameter that keeps what is shown of the tables of a series, and that itself. */
 const wordOf = (name) => `table.${name}`;

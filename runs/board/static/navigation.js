@@ -2,10 +2,11 @@
 import { localise, root } from "./board.js";
 import { copyBrushes, readBrushes } from "./brushes.js";
 import { readEyes } from "./eyes.js";
-import { renewPanels } from "./panels.js";
+import { readAddress, renewPanels } from "./panels.js";
+import { showColours } from "./colours.js";
 
 // What the scripts of the page keep in the address; a link may be older than that.
-const OWN = ["hide", "eye", "layout", "x", "smoothing", "log_x", "log_y", "joined", "band", "zoom", "panel", "wide", "closed"];
+const OWN = ["hide", "eye", "layout", "x", "smoothing", "log_x", "log_y", "joined", "band", "zoom", "panel", "wide", "closed", "y", "ignore_outliers", "legend", "colour"];
 const listeners = [];
 let numAsked = 0;
 
@@ -41,6 +42,8 @@ export async function go(address, { isBack = false, focus = "" } = {}) {
   readBrushes();
   document.getElementById("finding").replaceWith(finding);
   document.getElementById("list").replaceWith(list);
+  readAddress();
+  showColours();
   for (const listener of listeners) listener();
   if (focus) document.querySelector(focus)?.focus({ preventScroll: true });
   await renewPanels(panels);

@@ -2,9 +2,8 @@
 import { announce, get } from "./board.js";
 
 export const SANS = getComputedStyle(document.documentElement).getPropertyValue("--sans").trim();
-const PALETTE = ["#3b78c4", "#d9822b", "#2e9e6b", "#c2476b", "#8a63c9", "#6f7a8a", "#b59a1f", "#1f9fb5"];
 
-const scheme = matchMedia("(prefers-color-scheme: dark)");
+export const scheme = matchMedia("(prefers-color-scheme: dark)");
 const known = new Map();
 scheme.addEventListener("change", () => known.clear());
 
@@ -22,9 +21,6 @@ function resolved(name) {
   probe.remove();
   return found;
 }
-
-/** Return the colour of the curve of that number. */
-export const lineColour = (index) => PALETTE[index % PALETTE.length];
 
 /** Return a layout in the colours of the page, with what is given in it. */
 export function layoutOf(more = {}) {
@@ -74,11 +70,11 @@ export function plain(text) {
 // Viridis, Smith and van der Walt 2015, https://bids.github.io/colormap/
 const VIRIDIS = [[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [253, 231, 37]];
 
-/** Return a colour from dark to bright for a number from 0 to 1. */
+/** Return a colour, `#rrggbb`, from dark to bright for a number from 0 to 1. */
 export function viridis(share) {
   const at = Math.min(VIRIDIS.length - 2, Math.floor(share * (VIRIDIS.length - 1)));
   const rest = share * (VIRIDIS.length - 1) - at;
-  return `rgb(${VIRIDIS[at].map((one, part) => Math.round(one + (VIRIDIS[at + 1][part] - one) * rest)).join(",")})`;
+  return `#${VIRIDIS[at].map((one, part) => Math.round(one + (VIRIDIS[at + 1][part] - one) * rest).toString(16).padStart(2, "0")).join("")}`;
 }
 
 /** Return the points that a plot shows as CSV, a row each. */
@@ -134,14 +130,6 @@ export function configOf(name, csv = csvOf) {
 
 const channels = (color) => [1, 3, 5].map((at) => Number.parseInt(color.slice(at, at + 2), 16));
 
-/** Return the points that a run took over, and the first one of its own, to which their line leads. */
-export function before(x, y, at) {
-  return { x: x.slice(0, at + 1), y: y.slice(0, at + 1) };
-}
-
-/** How points are drawn that a run took over from the run that it was started from. */
-export const INHERITED = { width: 1, dash: "2px,3px" };
-
 /** Return a colour, `#rrggbb`, that is seen through. */
 export function faded(color, opacity) {
   return `rgba(${channels(color).join(",")},${opacity})`;
@@ -178,26 +166,4 @@ export function plotly() {
 /** Call a function when the colours of the page change. */
 export function onScheme(redraw) {
   scheme.addEventListener("change", redraw);
-}
-
-/** Show where the pointer is over a plot in all of the plots that `plotsOf` returns, which have the same axis. */
-export function shareCursor(plot, plotsOf) {
-  plot.on("plotly_hover", (event) => plotsOf().forEach((one) => moveCursor(one, event.points[0]?.x, one === plot)));
-  plot.on("plotly_unhover", () => plotsOf().forEach((one) => moveCursor(one, null, false)));
-}
-
-function moveCursor(plot, x, isSource) {
-  let cursor = plot.querySelector(".cursor");
-  if (!cursor) {
-    cursor = document.createElement("div");
-    cursor.className = "cursor";
-    cursor.append(document.createElement("span"));
-    plot.append(cursor);
-  }
-  const axis = plot._fullLayout?.xaxis;
-  const at = x === null || x === undefined || !axis ? NaN : axis.d2p(x);
-  cursor.hidden = !(at >= 0 && at <= axis?._length);
-  if (cursor.hidden) return;
-  cursor.style.left = `${plot._fullLayout._size.l + at}px`;
-  cursor.firstChild.textContent = isSource ? "" : typeof x === "number" ? String(Number(x.toPrecision(6))) : x;
 }

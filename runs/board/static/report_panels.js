@@ -1,11 +1,14 @@
 // Panels in a report: each has an address of its own, is drawn when it comes into sight, and follows its runs.
 import { whenSeen } from "./board.js";
+import { assign, onColours, styled } from "./colours.js";
+import { isShown, onEyes } from "./eyes.js";
+import { partsOf, showLegend } from "./legend.js";
 import { LinePlot } from "./line_plot.js";
-import { fetchFile, fetchNumbers, onScheme } from "./plots.js";
+import { fetchFile, fetchNumbers } from "./plots.js";
 import { drawChart } from "./run_charts.js";
 
-const MOST_NAMED = 12;
 const shown = new Map(); // of each figure that was seen: what is drawn, its plot, its range, and when to ask again
+const colours = new Map(); // those that people chose, by key; empty for the others
 const isChart = (figure) => figure.hasAttribute("data-chart");
 
 function urlOf(figure) {
@@ -20,6 +23,8 @@ async function load(figure) {
   shown.set(figure, state);
   try {
     state.found = await fetchNumbers(urlOf(figure));
+    for (const { key } of state.found.curves ?? []) colours.set(key, state.found.chosen[key] ?? "");
+    assign([...colours.keys()], new Map([...colours].filter(([, one]) => one)));
     state.again = state.found.living ? performance.now() + 1000 * state.found.look_again_s : Infinity;
     notes.textContent = state.found.notes.join("; ");
     notes.classList.remove("problem");
@@ -50,27 +55,24 @@ async function draw(figure) {
       state.range = range ?? undefined;
       load(figure);
     },
+    onYRange: (range) => {
+      state.yRange = range ?? undefined;
+    },
     onRead: (x) => state.plot.point(x, true),
   });
   const xKind = found.x === "wall" ? "date" : asked.get("log_x") ? "log" : "linear";
-  state.plot.draw({ curves: found.curves, title: found.x_label, xKind, yKind: asked.get("log_y") ? "log" : "linear", xRange: state.range ?? null });
-  nameCurves(figure, found.curves);
+  const curves = styled(found.curves).filter(({ key }) => isShown(key));
+  state.plot.draw({ curves, title: found.x_label, xKind, yKind: asked.get("log_y") ? "log" : "linear", xRange: state.range ?? null, yRange: state.yRange ?? null });
+  nameCurves(figure, state);
   figure.dataset.drawn = found.curves.length;
 }
 
 /** Write the labels of curves below a plot. */
-function nameCurves(figure, curves) {
+function nameCurves(figure, { found, plot }) {
   let list = figure.querySelector("ul.legend");
   if (!list) figure.querySelector(".plot").after((list = Object.assign(document.createElement("ul"), { className: "legend" })));
-  const items = curves.slice(0, MOST_NAMED).map(({ label, color }) => {
-    const mark = document.createElement("i");
-    mark.style.background = color;
-    const item = document.createElement("li");
-    item.append(mark, ` ${label}`);
-    return item;
-  });
-  if (curves.length > MOST_NAMED) items.push(Object.assign(document.createElement("li"), { textContent: `and ${curves.length - MOST_NAMED} more` }));
-  list.replaceChildren(...items);
+  const entries = [...new Set(found.curves.map(({ key }) => key))].map((key) => ({ key, label: found.labels[key] ?? key }));
+  showLegend(list, entries, (key) => plot.standOut(key), partsOf(found));
 }
 
 /** Draw the panels below a node when they come into sight. */
@@ -93,4 +95,6 @@ export async function followPanels(node, page) {
   return Math.max(1, Math.min(10, ...seen.map((figure) => (shown.get(figure).again - performance.now()) / 1000)));
 }
 
-onScheme(() => [...shown.keys()].filter((figure) => figure.isConnected).forEach(draw));
+const redraw = () => [...shown.keys()].filter((figure) => figure.isConnected).forEach(draw);
+onColours(redraw);
+onEyes(redraw);

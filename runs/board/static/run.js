@@ -1,5 +1,6 @@
 // The page of a run: its tables, the note, copying commands, output as it comes.
 import { announce, get, localise, post, repeat, root, showError } from "./board.js";
+import { chooseColour, showColours } from "./colours.js";
 import { look, onLook } from "./follow.js";
 import { makeSortable } from "./tables.js";
 
@@ -12,9 +13,12 @@ document.querySelectorAll("table[data-sortable]").forEach(makeSortable);
 document.addEventListener("renewed", ({ target }) => {
   target.querySelectorAll("table[data-sortable]").forEach(makeSortable);
   showEndOfTrace();
+  showColours();
 });
 
-// ---------------------------------------------------------------------- name and tags
+// ---------------------------------------------------------------------- name, tags and colour
+
+document.getElementById("choose-colour")?.addEventListener("click", () => chooseColour(run));
 
 const name = document.getElementById("display-name");
 const newTags = document.getElementById("new-tags");

@@ -1,6 +1,7 @@
 // Charts of any runs in the panels of the workspace: they follow eyes, groups, colours, brushes and the selection.
 import { root } from "./board.js";
 import { drawHistogram, drawImportances, drawScatter, countsOf, scaleOf, sharesOf, showTable, tableOf } from "./charts.js";
+import { shadeOf, styleOf } from "./colours.js";
 import { isShown } from "./eyes.js";
 import { ParallelPlot } from "./parallel.js";
 import { viridis } from "./plots.js";
@@ -10,8 +11,9 @@ const addressOf = (id) => `${root}/runs/${encodeURIComponent(id)}`;
 const drawn = new WeakMap(); // of each figure: its table, its parallel coordinates, and the keys of its runs
 
 /** Return the runs of an answer that are shown; those of hidden groups and runs are not. */
-function marksOf({ ids, keys, colors, rows }) {
-  return ids.map((id, at) => ({ id, label: `run ${id}`, key: keys[at], color: colors[at], values: rows[at] })).filter(({ key }) => isShown(key));
+function marksOf({ ids, keys, shades, rows }) {
+  const colorOf = (at) => (shades ? shadeOf(shades[at]) : styleOf(keys[at])).color;
+  return ids.map((id, at) => ({ id, label: `run ${id}`, key: keys[at], color: colorOf(at), values: rows[at] })).filter(({ key }) => isShown(key));
 }
 
 /** Return lines of marks, coloured by the rank of their last value unless they are grouped. */

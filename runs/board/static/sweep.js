@@ -2,7 +2,8 @@
 import { repeat, root } from "./board.js";
 import { drawImportances, drawScatter, scaleOf, showTable } from "./charts.js";
 import { ParallelPlot } from "./parallel.js";
-import { configOf, csvText, fetchJson, layoutOf, lineColour, onScheme, plain, plotly, viridis } from "./plots.js";
+import { lineColour } from "./colours.js";
+import { configOf, csvText, fetchJson, layoutOf, onScheme, plain, plotly, viridis } from "./plots.js";
 import { binned } from "./scales.js";
 
 const $ = (id) => document.getElementById(id);
@@ -180,7 +181,7 @@ function heat() {
     hoverinfo: "text", name: "",
   }];
   const axis = (name, { labels }) => ({
-    title: { text: plain(name), standoff: 8 }, tickvals: labels.map((_, at) => at), ticktext: labels.map(plain), range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
+    title: { text: plain(name), standoff: 8 }, tickvals: labels.map((_, at) => at), ticktext: labels.map(plain), tickmode: "array", ticklabeloverflow: "allow", autotickangles: [0, -35, -90], range: [-0.5, labels.length - 0.5], showgrid: false, zeroline: false,
   });
   const layout = { xaxis: axis(x, across), yaxis: axis(y, down), shapes, hovermode: "closest" };
   const head = [["", ...across.labels], ...cells.map((row, at) => [down.labels[at], ...row.map(written)])];

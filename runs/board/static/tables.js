@@ -4,11 +4,14 @@
 export function sieve(field) {
   const words = field.value.toLowerCase().split(/\s+/);
   const place = field.dataset.sieve ? document.getElementById(field.dataset.sieve) : field.parentElement.querySelector("table");
-  for (const row of place.querySelectorAll("tbody tr, section.chart, figure.panel")) {
-    const text = (row.dataset.metric ?? row.dataset.panel ?? row.textContent).toLowerCase();
+  for (const row of place.querySelectorAll("tbody tr, figure.panel")) {
+    const text = (row.dataset.panel ?? row.textContent).toLowerCase();
     row.hidden = !words.every((word) => text.includes(word));
   }
-  for (const fold of place.querySelectorAll("details")) fold.open ||= field.value !== "";
+  for (const fold of place.querySelectorAll("details")) {
+    fold.open ||= field.value !== "";
+    if (fold.matches(".section")) fold.hidden = !fold.querySelector("figure:not([hidden])");
+  }
 }
 document.addEventListener("input", (event) => event.target.matches(".sieve") && sieve(event.target));
 

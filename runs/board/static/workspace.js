@@ -1,7 +1,8 @@
 // The workspace: runs with eyes beside their curves. The page follows the store.
 import { keepInAddress, localise, onKey, repeat, watch } from "./board.js";
 import { isShown, onEyes, showAll, showOnly, toggle } from "./eyes.js";
-import { onView } from "./navigation.js";
+import { chooseColour, showColours } from "./colours.js";
+import { go, onView } from "./navigation.js";
 import { followPanels, onCurve, renewPanels, standOut } from "./panels.js";
 import { focusedRow, showSelection, startSelection } from "./selection.js";
 import "./arrange.js";
@@ -46,6 +47,8 @@ onKey("Shift+V", "Show the curves of this run only, or of all again", () => {
   else showOnly(key);
 });
 
+onKey("p", "Choose the colour of the run", () => keyOf(focusedRow()) !== null && chooseColour(keyOf(focusedRow())));
+
 // A row and its curves point at each other.
 let pointed = null;
 function point(key) {
@@ -55,6 +58,12 @@ function point(key) {
 for (const kind of ["pointerover", "focusin"]) document.addEventListener(kind, ({ target }) => point(keyOf(target.closest?.("#runs tbody tr"))));
 onCurve((key) => {
   for (const row of table().tBodies[0].rows) row.classList.toggle("lit", key !== null && keyOf(row) === key);
+});
+
+// The store tells the values that colour runs.
+document.querySelector("#settings input[name=colour]").addEventListener("change", ({ target }) => {
+  keepInAddress("colour", target.value.trim());
+  go(location.href, { isBack: true });
 });
 
 // ---------------------------------------------------------------------- layout
@@ -96,6 +105,7 @@ async function look() {
     if ($("total")) $("total").textContent = Number(answer.headers.get("x-total")).toLocaleString("en");
     showSelection();
     showEyes();
+    showColours();
     renewPanels(page.getElementById("panels"));
     if (focused === null) return;
     const row = [...table().tBodies[0].rows].find((one) => keyOf(one) === focused);

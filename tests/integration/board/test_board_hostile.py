@@ -94,7 +94,7 @@ def check(text):
 )
 def test_pages_of_hostile_runs_load_and_escape_everything(hostile_client, number):
     client = hostile_client
-    assert client.get("/points", params={"run": str(number), "metric": "loss"}).status_code in (200, 409)
+    assert client.get("/workspace/points", params={"run": str(number), "panel": "loss"}).status_code in (200, 409)
     for tab in TABS:
         answer = client.get(f"/runs/{number}", params={"tab": tab})
         assert answer.status_code in (200, 409), (tab, answer.text[:300])
@@ -167,8 +167,8 @@ def test_nothing_outside_of_the_store_is_sent(hostile_client):
 @pytest.mark.parametrize("id", ["..", "../1", "%2e%2e", "/etc", ".", "1/../2", "_sources", "1%00", "a" * 5_000])
 def test_ids_cannot_leave_the_store(hostile_client, id):
     assert hostile_client.get(f"/runs/{id}").status_code in (200, 404, 409)
-    for path in ("/series", "/output", "/medium", "/content"):
-        answer = hostile_client.get(path, params={"run": unquote(id)})
+    for path in ("/workspace/panel", "/output", "/medium", "/content"):
+        answer = hostile_client.get(path, params={"run": unquote(id), "panel": "loss"})
         assert answer.status_code in (404, 409)
 
 

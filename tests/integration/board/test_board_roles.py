@@ -21,6 +21,7 @@ WRITES = {
     "/list/tag": (Role.NOTE, {"run": "1", "add": "new"}),
     "/list/rename": (Role.NOTE, {"run": "1", "name": "new"}),
     "/list/note": (Role.NOTE, {"run": "1", "note": "new"}),
+    "/list/colour": (Role.NOTE, {"run": "1", "colour": "#d62728"}),
     "/list/view": (Role.NOTE, {"name": "new", "shared": "1"}),
     "/list/view/remove": (Role.NOTE, {"version": "none"}),
     "/reports/preview": (Role.NOTE, {"text": "{{value 1 lr}}"}),
@@ -65,10 +66,10 @@ def test_pages_offer_what_the_role_may_do(client_of, recorded, file):
     for role in Role:
         log_in(client, file.add(role.word, role))
         text = client.get("/runs").text + client.get("/runs/1").text
-        names = ("tag", "discard", "discard-dialog", "tag-dialog", "save-view", "note-form")
+        names = ("tag", "discard", "discard-dialog", "tag-dialog", "save-view", "note-form", "colour-dialog")
         offered[role] = {name for name in names if f'id="{name}"' in text}
     assert offered[Role.READ] == set()
-    assert offered[Role.NOTE] == {"tag", "tag-dialog", "save-view", "note-form"}
+    assert offered[Role.NOTE] == {"tag", "tag-dialog", "save-view", "note-form", "colour-dialog"}
     assert offered[Role.WRITE] == offered[Role.NOTE] | {"discard", "discard-dialog"}
 
 

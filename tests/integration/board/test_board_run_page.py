@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import re
 import shutil
 import sys
@@ -15,7 +16,7 @@ from sacristan.observers import Audio, FileObserver, Histogram, Html, Image, Med
 from sacristan.observers.record.media_files import Content
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import copy, open_store
-from sacristan.runs.comparison.curves import smoothed
+from tests.integration.board.test_workspace import drawn, panel
 from tests.processes import PIPE, Process
 
 TABS = ("overview", "curves", "system", "output", "media", "files", "sources", "environment")
@@ -148,18 +149,6 @@ def test_damaged_run_is_shown_as_far_as_it_can_be(client_of, recorded, tmp_path)
 # Curves
 
 
-def test_curve_has_the_points_of_its_pixels_or_of_a_part(client_of, store):
-    client = client_of(store)
-    query = {"run": "1", "metric": "train/loss"}
-    whole = client.get("/series", params={**query, "pixels": 16}).json()
-    assert whole["count"] == 40
-    assert whole["steps"] == list(range(40))
-    assert whole["living"] is False
-    part = client.get("/series", params={**query, "from": 9.5, "to": 12}).json()
-    assert part["steps"] == [9, 10, 11, 12, 13]
-    assert part["values"] == pytest.approx([0.1 / (step + 1) for step in range(9, 14)])
-
-
 @pytest.mark.parametrize("count", [1_000, 100_000, pytest.param(1_000_000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("weight", [0.6, 0.99])
 def test_smoothed_curve_is_that_of_all_points_in_whatever_part_is_shown(client_of, tmp_path, count, weight):
@@ -177,47 +166,19 @@ def test_smoothed_curve_is_that_of_all_points_in_whatever_part_is_shown(client_o
     for value in points["value"].tolist():  # the formula as it stands in the literature
         if value == value:
             average, norm = weight * average + (1 - weight) * value, weight * norm + (1 - weight)
-        expected.append(average / norm if value == value else None)
-    client, query = client_of(folder.parent), {"run": "1", "metric": "spiky", "pixels": 300, "smoothing": weight}
+        expected.append(average / norm if value == value else math.nan)
+    client = client_of(folder.parent)
+
+    def curve(**query):
+        return panel(client, "spiky", run="1", **query)[1]["curves"][0]
+
     for part in ({}, {"from": count * 1.5, "to": count * 1.6}):
-        found = client.get("/series", params={**query, **part}).json()
-        assert found["smoothed"] == pytest.approx([expected[step // 2] for step in found["steps"]], nan_ok=True)
-    shown = [value for value in client.get("/series", params=query).json()["smoothed"] if value is not None]
-    known = [value for value in expected if value is not None]
+        found = curve(smoothing=weight, **part)
+        assert found["y"] == pytest.approx([expected[int(step) // 2] for step in found["x"]], nan_ok=True)
+    shown = [value for value in curve(smoothing=weight)["y"] if value == value]
+    known = [value for value in expected if value == value]
     assert (min(shown), max(shown), shown[-1]) == pytest.approx((min(known), max(known), known[-1]))
-    assert client.get("/series", params={**query, "smoothing": 0}).json()["smoothed"] is None
-
-
-def test_all_points_of_a_range_are_saved(client_of, store, monkeypatch):
-    client = client_of(store)
-    query = {"run": "1", "metric": "train/loss"}
-    answer = client.get("/points", params=query)
-    head, *rows = answer.text.splitlines()
-    assert head == "name,step,time_s,value"
-    assert [row.partition(",")[0] for row in rows] == ["train/loss"] * 40
-    assert float(rows[9].rpartition(",")[2]) == 0.1 / 10
-    assert answer.headers["content-disposition"] == 'attachment; filename="run_1_train_loss.csv"'
-    assert len(client.get("/points", params={**query, "from": 9.5, "to": 12}).text.splitlines()) == 4
-    monkeypatch.setattr("sacristan.runs.board.curves_page.MAX_POINTS", 39)
-    answer = client.get("/points", params=query)
-    assert answer.status_code == 409
-    assert answer.json()["error"].startswith("got 40 points of train/loss, expected 39 at most in one file; choose")
-
-
-@pytest.mark.parametrize(
-    ("query", "status", "problem"),
-    [
-        ({"metric": "none"}, 409, "has no metric 'none'"),
-        ({"metric": "train/loss", "from": "x"}, 400, "from: got 'x', expected a step"),
-        ({"metric": "train/loss", "smoothing": "x"}, 400, "smoothing: got 'x', expected a number from 0 to below 1"),
-        ({"metric": "train/loss", "smoothing": "1"}, 409, "smoothing: got 1.0, expected a number from 0 to below 1"),
-        ({"metric": "train/loss", "run": "77"}, 404, "there is no run '77'"),
-    ],
-)
-def test_curve_that_is_not_there_is_told(client_of, recorded, query, status, problem):
-    answer = client_of(recorded).get("/series", params={"run": "1", **query})
-    assert answer.status_code == status
-    assert problem in answer.json()["error"]
+    assert "raw" not in curve()
 
 
 # Output
@@ -377,41 +338,29 @@ def test_only_files_that_the_record_names_are_sent(client_of, recorded, kind, na
 
 
 @pytest.mark.slow
-def test_curves_are_drawn_and_zoomed(watched, serve, recorded):
-    page = watched().page
-    page.goto(f"{serve(recorded)}/runs/1?tab=curves")
-    plot = page.locator("section[data-metric='train/loss'] .plot")
-    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40'] .scatterlayer path")
-    plot.evaluate("plot => Plotly.relayout(plot, {'xaxis.range[0]': 9.5, 'xaxis.range[1]': 12.5})")
-    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='5']")
-    assert page.url.endswith("?tab=curves&zoom.train%2Floss=9.5..12.5")
-    plot.hover()
-    other = page.locator("section[data-metric='val/accuracy'] .plot .cursor:visible span")
-    other.wait_for()
-    assert 9 <= float(other.inner_text()) <= 13  # the step below the pointer in the other plot
-    files = {}
-    for kind in ("CSV", "SVG"):
-        with page.expect_download() as download:
-            page.locator(f"section[data-metric='train/loss'] [data-title='Save as {kind}']").click()
-        files[download.value.suggested_filename] = download.value.path().read_text()
-    assert list(files) == ["train_loss.csv", "train_loss.svg"]
-    page.locator("#log-scale").check()
-    page.locator("#x-axis").select_option("times")
-    assert page.url.endswith("?tab=curves&log=1&x=times")
-    page.locator("#smoothing").fill("0.9")
-    page.wait_for_function("plot => plot.data.length === 2", arg=plot.element_handle())
-    loss = 0.1 / np.arange(1.0, 41)
-    ends = page.evaluate("plot => plot.data.map((line) => line.y.at(-1))", plot.element_handle())
-    assert ends == pytest.approx([loss[-1], smoothed(loss, 0.9)[-1]])
-    page.locator("#smoothing").fill("0")
-    page.wait_for_function("plot => plot.data.length === 1", arg=plot.element_handle())
-    page.goto(f"{page.url}&zoom.train%2Floss=-1..1000")
-    page.wait_for_selector("section[data-metric='train/loss'] .plot[data-drawn='40']")
-    page.wait_for_function("plot => plot.layout.xaxis.range?.[1] === 1000", arg=plot.element_handle())
-    assert page.locator("#log-scale").is_checked()
-    assert page.locator("#x-axis").input_value() == "times"
-    # Without the points beside the range, which the plot draws its lines to.
-    assert [row.split(",")[1] for row in files["train_loss.csv"].splitlines()] == ["step", "10", "11", "12"]
+def test_curves_of_a_run_are_panels_in_sections(watched, serve, recorded):
+    watch = watched()
+    page = watch.page
+    page.goto(f"{serve(recorded)}/runs/1?tab=curves&zoom=9.5..12.5&x=time&y=..0.05 train/loss")
+    drawn(page)
+    assert page.eval_on_selector_all(".section", "all => all.map((one) => one.dataset.section)") == ["val", "train"]
+    assert page.locator("figure [data-arrange]").count() == 0
+    page.locator("select[name=x]").select_option("step")
+    page.locator("input[name=log_y]").check()
+    page.locator("input[name=smoothing]").fill("0.9")
+    page.wait_for_selector("[data-panel='train/loss'] g[data-key] path:nth-of-type(2)", state="attached")
+    assert page.url.endswith("?tab=curves&y=..0.05+train%2Floss&log_y=1&smoothing=0.9")
+    page.goto(page.url)
+    drawn(page)
+    assert page.locator("input[name=log_y]").is_checked()
+    assert page.locator("figure[data-panel='train/loss'] g[data-key] path").count() == 2
+    page.fill(".sieve", "accuracy")
+    assert page.locator(".section:visible").evaluate_all("all => all.map((one) => one.dataset.section)") == ["val"]
+    page.goto(f"{serve(recorded)}/runs/1?tab=system")
+    drawn(page)
+    assert page.locator("figure[data-panel='system/cpu'] g[data-key]").count() == 1
+    assert page.eval_on_selector_all(".section", "all => all.map((one) => one.dataset.section)") == ["system"]
+    assert [url for url in watch.requests if "plotly" in url] == []
 
 
 @pytest.mark.slow
@@ -575,6 +524,11 @@ def test_second_of_two_who_write_a_note_is_told_of_the_first(watched, serve, rec
     second.errors[:] = [error for error in second.errors if "409" not in error]
 
 
+# Whether the curve of a panel has so many points: those of its line, or a dot.
+NUM_POINTS = """([panel, num]) => {
+    const paths = [...document.querySelectorAll(`figure[data-panel="${panel}"] g[data-key] path`)];
+    return paths.map((one) => one.getAttribute("d").match(/[ML]/g).length).reduce((a, b) => a + b, 0) === num;
+}"""
 LIVING = """
 import sys
 from pathlib import Path
@@ -618,18 +572,18 @@ def test_output_and_curves_come_while_the_run_is_written(watched, serve, tmp_pat
         page.wait_for_selector("#output:has-text('got first')")
         page.keyboard.press("2")
         page.wait_for_url("**tab=curves")
-        page.wait_for_selector("[data-drawn='1']")
+        page.wait_for_function(NUM_POINTS, arg=["train/loss", 1])
         process.stdin.write("second\n")
         process.stdin.flush()
-        page.wait_for_selector("[data-drawn='2']")
+        page.wait_for_function(NUM_POINTS, arg=["train/loss", 2])
         # The store goes away and comes back: what is drawn stays, and goes on.
         (tmp_path / "store").rename(tmp_path / "away")
         page.wait_for_selector("#outage:has-text('This may be out of date: there is no folder')")
-        assert page.locator("[data-drawn='2'] .scatterlayer path").count()
+        assert page.locator("figure g[data-key] path").count()
         (tmp_path / "away").rename(tmp_path / "store")
         process.stdin.write("third\n")
         process.stdin.flush()
-        page.wait_for_selector("[data-drawn='3']")
+        page.wait_for_function(NUM_POINTS, arg=["train/loss", 3])
         page.wait_for_selector("#outage:empty", state="attached")
         browser.errors[:] = [error for error in browser.errors if "503" not in error]
         process.stdin.close()
@@ -665,15 +619,15 @@ def test_open_pages_follow_the_run(watched, serve, tmp_path):
         overview, curves, media, files, file = [pages[tab] for tab in tabs[:5]]
         overview.fill("#note", "being written")
         overview.wait_for_selector("[data-live=metrics] th:has-text('one.txt')")
-        curves.wait_for_selector(".chart[data-metric='one.txt'] [data-drawn='1']")
+        curves.wait_for_selector("figure[data-panel='one.txt'] g[data-key] path", state="attached")
         media.wait_for_selector("pre:text-is('one.txt at 0')")
         file.wait_for_selector("pre:text-is('one.txt at 0')")
         curves.fill(".sieve", "two")
         log("second one.txt two.txt")
-        curves.wait_for_selector(".chart[data-metric='two.txt'] [data-drawn='1']")
-        assert curves.locator(".chart:visible").count() == 1
-        names = [chart.get_attribute("data-metric") for chart in curves.locator(".chart").all()]
-        assert names == ["one.txt", "train/loss", "two.txt"]
+        curves.wait_for_selector("figure[data-panel='two.txt'] g[data-key] path", state="attached")
+        assert curves.locator("figure.panel:visible").count() == 1
+        names = [one.get_attribute("data-panel") for one in curves.locator("figure.panel").all()]
+        assert names == ["one.txt", "two.txt", "train/loss"]
         media.wait_for_selector("pre:text-is('one.txt at 1')")
         media.wait_for_selector("pre:text-is('two.txt at 1')")
         # A step that was chosen stays.

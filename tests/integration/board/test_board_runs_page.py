@@ -199,7 +199,9 @@ def test_tags_notes_and_deletion(client_of, own_store):
         assert sorted(one.id for one in store.trash()) == ["3", "4"]
 
 
-@pytest.mark.parametrize("path", ["/runs", "/runs/1", "/list/rows", "/compare?run=1", "/sweeps/first", "/series?run=1"])
+@pytest.mark.parametrize(
+    "path", ["/runs", "/runs/1", "/list/rows", "/compare?run=1", "/sweeps/first", "/workspace/panel?run=1&panel=a"]
+)
 def test_store_that_is_away_is_told_with_when_to_ask_again(client_of, recorded, tmp_path, path):
     store = shutil.copytree(recorded, tmp_path / "store")
     client = client_of(store)

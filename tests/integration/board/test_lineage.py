@@ -124,12 +124,11 @@ def test_curve_of_a_fork_is_joined_to_those_of_its_ancestors(client_of, family):
     assert found["curves"][0]["x"] == list(range(31, 41))
     _, found = panel(client, "train/loss", where="lr>=0", group="fails", joined="1")
     assert not any("inherited" in curve for curve in found["curves"])
-    series = client.get("/series", params={"run": "3", "metric": "train/loss", "joined": "1", "pixels": 500}).json()
-    assert (series["steps"], series["inherited"]) == (list(range(1, 41)), 30)
-    text = client.get("/points", params={"run": "3", "metric": "train/loss", "joined": "1", "from": "20"}).text
+    text = client.get("/workspace/points", params={"run": "3", "panel": "train/loss", "joined": "1", "from": "20"}).text
     assert len(text.splitlines()) == 1 + 21
-    assert "join to parent" in client.get("/runs/3?tab=curves").text
-    assert "join to parent" not in client.get("/runs/1?tab=curves").text
+    for run, is_offered in (("3", True), ("1", False)):
+        label = client.get(f"/runs/{run}?tab=curves").text.partition('<label id="joined"')[2].partition(">")[0]
+        assert ("hidden" not in label) == is_offered
 
 
 def test_state_in_the_name_ends_the_points_of_the_parent(client_of, tmp_path):
@@ -225,12 +224,12 @@ def test_switch_joins_curves_and_the_url_keeps_it(watched, serve, family_folder)
     drawn(page)
     assert page.is_checked("#settings [name=joined]")
     page.goto(f"{serve(family_folder)}/runs/3?tab=curves")
-    page.wait_for_selector("[data-drawn='10']")
-    page.check("#joined")
-    page.wait_for_selector("[data-drawn='40']")
+    drawn(page)
+    page.check("#settings [name=joined]")
+    page.wait_for_selector("figure .notes:has-text('dashed')")
     assert "joined=1" in page.url
     page.reload()
-    page.wait_for_selector("[data-drawn='40']")
+    page.wait_for_selector("figure .notes:has-text('dashed')")
     assert_accessible(page)
 
 

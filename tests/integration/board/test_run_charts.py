@@ -14,7 +14,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import copy, open_store
-from sacristan.runs.board.rendering import colour_of
 from tests.integration.board.test_workspace import panel
 
 NUM_RUNS = 24
@@ -73,16 +72,14 @@ def test_scatter_has_all_runs_of_the_view_with_their_fields_and_colours(client_o
     assert [field["name"] for field in found["fields"]] == ["lr", "result", "kind"]
     assert all(row[0] < 0.05 and row[1] == pytest.approx(abs(math.log10(row[0]) + 2.3)) for row in found["rows"])
     assert found["notes"] == ["18 runs", "without 3 runs that lack lr or result"]
-    # Colours by a name are those that its groups have, in charts as in the table.
-    assert set(found["colors"]) == {colour_of("kind=a"), colour_of(f"kind={EVIL!r}")}
     code, grouped = panel(client, "scatter(lr, val/loss.min)", group="kind")
     assert code == 200, grouped
-    assert set(zip(grouped["keys"], grouped["colors"], strict=True)) == {
-        (label, colour_of(label)) for label in ("kind=a", f"kind={EVIL!r}")
-    }
+    assert set(grouped["keys"]) == {"kind=a", f"kind={EVIL!r}"}
     code, single = panel(client, f"scatter(start, val/loss.min, {EVIL_FIELD})")
     assert [len(single[name]) for name in ("ids", "keys", "rows")] == [NUM_RUNS] * 3
-    assert single["colors"] == [colour_of(f"{int(id):032x}") for id in single["ids"]]
+    _, shaded = panel(client, "histogram(result)", colour="lr")
+    assert len(shaded["shades"]) == len(shaded["ids"])
+    assert all(0 < value < 1 for value in shaded["shades"] if value is not None)
     assert {row[0] % 86_400_000 for row in single["rows"]} == {0}  # midnights
 
 

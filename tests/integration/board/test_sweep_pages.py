@@ -376,6 +376,8 @@ def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_access
     # The heat map as a table: as many trials as there are in all of its cells.
     page.locator("#heat summary").click()
     cells = page.locator("#heat-table td").all_inner_texts()
+    num_rows, num_columns = page.locator("#heat-table tbody tr").count(), page.locator("#heat-table thead th").count()
+    assert [page.locator(f"#heat .{axis}tick text").count() for axis in "xy"] == [num_columns, num_rows]
     assert sum(int(found) for cell in cells for found in re.findall(r"\((\d+)\)", cell)) == 5
     page.get_by_role("button", name="Choose all trials").press("Enter")
     assert page.locator("#trials tbody tr:visible").count() == 8

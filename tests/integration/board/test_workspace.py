@@ -15,7 +15,6 @@ from axe_playwright_python.sync_playwright import Axe
 
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import board
-from sacristan.runs.board.rendering import colour_of
 from sacristan.runs.board.serving import BoardServer
 from sacristan.runs.drawing.curve import Curve, thin
 from tests.integration.board.conftest import database_of
@@ -98,7 +97,7 @@ def test_curves_are_smoothed_averaged_and_cut_to_a_range(client_of, store):
     code, found = panel(client, "train/loss", where="status=COMPLETED", group="lr", band="range", smoothing=0.5)
     assert code == 200
     assert [curve["label"] for curve in found["curves"]] == ["lr=0.01 (n = 1)", "lr=0.1 (n = 2)"]
-    assert {"key", "label", "color", "dash", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
+    assert {"key", "label", "part", "x", "y", "low", "high", "raw"} == found["curves"][1].keys()
     code, found = panel(client, "train/loss", run="1", **{"from": "10", "to": "12.5"})
     assert found["curves"][0]["x"] == [9, 10, 11, 12, 13]
 
@@ -206,9 +205,6 @@ def test_long_curve_is_drawn_as_all_of_its_points_would_draw_it(client_of, long_
     np.testing.assert_array_equal(found["curves"][0]["x"], expected.x)
     np.testing.assert_array_equal(found["curves"][0]["y"], expected.y)
     assert found["notes"] == ["gaps: 2 NaN or infinite"]
-    drawn = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800}).json()
-    assert [value is None for value in drawn["values"]].count(True) == 2
-    assert (drawn["count"], max(filter(None, drawn["values"]))) == (50_000, np.nanmax(points["value"]))
 
 
 def test_range_of_a_long_curve_is_shown_with_exactly_its_points(client_of, long_store):
@@ -219,9 +215,6 @@ def test_range_of_a_long_curve_is_shown_with_exactly_its_points(client_of, long_
     part = points[29_999:30_202]
     np.testing.assert_array_equal(found["curves"][0]["x"], part["step"])
     np.testing.assert_array_equal(found["curves"][0]["y"], part["value"])
-    found = client.get("/series", params={"run": "1", "metric": "long", "pixels": 800, **inside}).json()
-    assert found["steps"] == part["step"].tolist()
-    assert found["values"] == part["value"].tolist()
 
 
 DRAWN = """() => Object.fromEntries([...document.querySelectorAll(".section[open] figure.panel")].map((figure) => [
@@ -388,8 +381,14 @@ def twenty_database(twenty, mongo_url):
     yield from database_of(twenty, mongo_url)
 
 
-COLOURS = """() => Object.fromEntries([...document.querySelectorAll("tbody button.eye")].map(
-    (eye) => [eye.dataset.keyOf, eye.querySelector('circle').getAttribute('fill')]))"""
+# Colour and dashes of the swatches of runs, and of the curves of a panel.
+STYLES = """() => Object.fromEntries([...document.querySelectorAll("[data-swatch]")].map((one) => [
+    one.dataset.swatch, [one.style.color, one.querySelector("path")?.getAttribute("stroke-dasharray") ?? ""]]))"""
+DRAWN_STYLES = """(panel) => {
+    const curves = [...document.querySelectorAll(`[data-panel="${panel}"] g[data-key]`)];
+    return Object.fromEntries(curves.map((one) => [
+        one.dataset.key, [getComputedStyle(one).stroke, one.lastChild.getAttribute("stroke-dasharray") ?? ""]]));
+}"""
 
 
 @pytest.mark.slow
@@ -397,20 +396,22 @@ def test_run_has_one_name_and_one_colour_in_all_panels_and_pages(watched, serve,
     page = watched().page
     page.goto(f"{serve(twenty_store)}/runs?where=lr>0")
     drawn(page)
-    colours = page.evaluate(COLOURS)
-    assert colours == {str(number): colour_of(f"{number:032x}") for number in range(1, 21)}
-    assert len(set(colours.values())) == 20
+    styles = page.evaluate(STYLES)
+    assert len({tuple(style) for style in styles.values()}) == 20
+    assert len({colour for colour, _ in styles.values()}) == 10
+    assert sorted(bool(dash) for _, dash in styles.values()) == [False] * 10 + [True] * 10
     panels = page.evaluate(DRAWN)
     assert {name: len(curves) for name, curves in panels.items()} == {"loss": 20, "train/loss": 15, "val/loss": 1}
     for curve in [one for found in panels.values() for one in found]:
         assert curve["name"].startswith(f"run {curve['key']}: lr=")
-        assert curve["color"] == colours[curve["key"]]
     page.goto(f"{serve(twenty_store)}/compare?run=3&run=4")
-    shown = page.eval_on_selector_all(".swatch", "all => all.map((one) => one.firstChild.getAttribute('fill'))")
-    assert shown == [colours["3"], colours["4"]]
+    assert page.evaluate(STYLES) == {"3": styles["3"], "4": styles["4"]}
     page.goto(f"{serve(twenty_store)}/runs/3?tab=curves")
-    page.wait_for_selector("[data-drawn]")
-    assert page.evaluate("document.querySelector('.plot').data[0].line.color") == colours["3"]
+    drawn(page)
+    assert page.evaluate(STYLES) == {"3": styles["3"]}
+    assert page.evaluate(DRAWN_STYLES, "loss")["3"][0] == styles["3"][0]
+    page.goto(f"{serve(twenty_store)}/runs?where=lr>0")
+    assert page.evaluate(STYLES) == styles
 
 
 @pytest.mark.slow
@@ -459,7 +460,7 @@ def test_groups_are_drawn_as_means_in_the_same_place(watched, serve, twenty_stor
     curves = page.evaluate(DRAWN)["loss"]
     groups = ["lr=0.1 (n = 9)", "lr=0.2 (n = 10)", "lr=0.30000000000000004 (n = 1)"]
     assert [curve["name"] for curve in curves] == groups
-    assert page.evaluate(COLOURS) == {curve["key"]: curve["color"] for curve in curves}
+    assert page.evaluate(STYLES).keys() == {curve["key"] for curve in curves}
     page.go_back()
     wait_for_curves(page, "loss", 20)
     assert page.locator("tbody tr[data-run]").count() == 20
@@ -477,7 +478,7 @@ def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve,
     assert page.locator("tbody tr").count() == 2
     assert "where=width%3E18" in page.url
     assert "hide=20" in page.url
-    assert page.evaluate("window.stays && document.activeElement.id") == "find"
+    assert page.evaluate("window.stays && document.activeElement.id") == "main"  # keys do not type any more
     assert page.locator("figure.panel").count() == 1
     page.click(".chip a")
     page.wait_for_function("() => document.querySelectorAll('tbody tr').length === 20")
@@ -557,6 +558,7 @@ def test_layout_is_in_the_url(watched, serve, recorded):
         ({"run": "77", "panel": "train/loss"}, 404, "there is no run '77'"),
         ({"run": [str(n) for n in range(501)], "panel": "a"}, 400, "got 501 runs, expected 500 at most"),
         ({"where": "nope=1", "panel": "a"}, 400, "no run has a field"),
+        ({"run": "1", "panel": "train/loss", "from": "x"}, 400, "from: got 'x', expected a step"),
     ],
 )
 def test_refused_panel_is_one_sentence(client_of, recorded, query, status, problem):
@@ -572,7 +574,7 @@ def test_quantities_are_computed_at_common_steps(client_of, store):
     assert [curve["label"].split(",")[0] for curve in found["curves"]] == [
         *["val/accuracy - 2 * train/loss ** 0.5"] * 2, *["train/loss"] * 2,
     ]  # fmt: skip
-    assert [curve["dash"] for curve in found["curves"]] == ["solid", "solid", "dot", "dot"]
+    assert [curve["part"] for curve in found["curves"]] == [0, 0, 1, 1]
     assert [curve["key"] for curve in found["curves"]] == ["1", "2", "1", "2"]
     accuracy = np.arange(40) / 40 + 0.1
     expected = accuracy - 2 * np.array(loss["curves"][0]["y"]) ** 0.5
