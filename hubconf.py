@@ -21,7 +21,7 @@ def mlp(input_shape, num_outputs, weights=None, store="my_runs", seed=0, **optio
         seed: Of the initial weights.
         options: Such as hidden=[128, 128], activation="relu", dropout=0.0.
     """
-    from sacristan.ingredients.deployment.hub import load_network
+    from sacristan.ingredients.deployment import load_network
 
     return load_network("mlp", input_shape, num_outputs, weights, store, seed, options)
 
@@ -37,7 +37,7 @@ def cnn(input_shape, num_outputs, weights=None, store="my_runs", seed=0, **optio
         seed: Of the initial weights.
         options: Such as widths=[32, 64], blocks=1, activation="relu", dropout=0.0.
     """
-    from sacristan.ingredients.deployment.hub import load_network
+    from sacristan.ingredients.deployment import load_network
 
     return load_network("cnn", input_shape, num_outputs, weights, store, seed, options)
 
@@ -53,7 +53,7 @@ def vit(input_shape, num_outputs, weights=None, store="my_runs", seed=0, **optio
         seed: Of the initial weights.
         options: Such as patch=2, width=64, depth=3, heads=4, mlp_ratio=2.0, dropout=0.0.
     """
-    from sacristan.ingredients.deployment.hub import load_network
+    from sacristan.ingredients.deployment import load_network
 
     return load_network("vit", input_shape, num_outputs, weights, store, seed, options)
 
@@ -68,6 +68,6 @@ def trained(checkpoint, store="my_runs", prepared=False):
         store: The folder of runs that run:ID is in.
         prepared: Whether it takes values that are not normalised, and returns those of a regression in their own unit.
     """
-    from sacristan.ingredients.deployment.hub import load_trained
+    from sacristan.ingredients.deployment import load_trained
 
     return load_trained(checkpoint, store, prepared=prepared)

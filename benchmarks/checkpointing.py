@@ -45,7 +45,7 @@ from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.precision import MixedPrecision
 from sacristan.observers import FileObserver
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -43,7 +43,7 @@ from sacristan.ingredients.config.seed import torch_stream
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.epochs import TensorBatches
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.precision import MixedPrecision
 from sacristan.ingredients.ranks.group import current, join, leave
 from sacristan.ingredients.ranks.world import Notices, world_of
 

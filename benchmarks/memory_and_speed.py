@@ -25,7 +25,7 @@ from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.models.networks import CNN, ViT
 from sacristan.ingredients.models.tuned import tune
 from sacristan.ingredients.optimizer import build_optimizer
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.precision import MixedPrecision
 from benchmarks.step_cost import measure, print_costs
 
 

@@ -51,7 +51,7 @@ from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.models.networks import CNN, GPT, MLP, ViT
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.precision import MixedPrecision
 
 VOCABULARY, CONTEXT = 96, 64
 

@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from sacristan.ingredients.losses.building import Loss
     from sacristan.ingredients.losses.modules import FocalLoss
     from sacristan.ingredients.models.networks import CNN, MLP, ViT
-    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision import MixedPrecision
     from sacristan.ingredients.scheduler import Schedule
     from sacristan.ingredients.training import TrainingSettings
 else:
@@ -144,7 +144,7 @@ else:
         "sacristan.ingredients.losses.building": "Loss",
         "sacristan.ingredients.losses.modules": "FocalLoss",
         "sacristan.ingredients.models.networks": "CNN MLP ViT",
-        "sacristan.ingredients.precision.mixed_precision": "MixedPrecision",
+        "sacristan.ingredients.precision": "MixedPrecision",
         "sacristan.ingredients.scheduler": "Schedule",
         "sacristan.ingredients.training": "TrainingSettings",
     }

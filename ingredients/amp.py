@@ -11,7 +11,7 @@ from sacristan.ingredients.config.ingredient import Ingredient
 if TYPE_CHECKING:
     import torch
 
-    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision import MixedPrecision
 
 __all__ = ["ingredient", "make_amp"]
 
@@ -55,7 +55,7 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
             value = criterion(network(inputs), targets)
         precision.backward(value)
     """
-    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision import MixedPrecision
 
     options = {name: value for name, value in _config.items() if name != "dtype"}
     return MixedPrecision(device, _config.dtype, **options)

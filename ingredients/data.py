@@ -13,10 +13,9 @@ from sacristan.configs import Map, to_plain
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.csv_cells import check_csv
-from sacristan.ingredients.datasets.description import describe, survey
 from sacristan.ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import Source, Task
-from sacristan.ingredients.datasets.sources import check_options, check_source, kind_of, load_source
+from sacristan.ingredients.datasets.sources import check_options, check_source, describe, kind_of, load_source, survey
 from sacristan.ingredients.datasets.split_rules import default_test_fraction
 from sacristan.ingredients.datasets.splitting import Split, check_split
 from sacristan.ingredients.errors import DataError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sacristan.ingredients.datasets.batches import Data
-    from sacristan.ingredients.deployment.formats import OutputDifference
+    from sacristan.ingredients.deployment import OutputDifference
     from sacristan.ingredients.losses.building import Loss
 
 __all__ = ["export_model", "ingredient"]
@@ -76,7 +76,7 @@ def export_model(
         DataError: If there is no sample to compare on.
     """
     _check_exportable(config, preparation=_config.preparation)
-    from sacristan.ingredients.deployment.formats import describe
+    from sacristan.ingredients.deployment import describe
 
     described = describe(data, loss.kind, loss.num_outputs, preparation=_config.preparation)
     metadata = {**origin, "experiment": run.experiment_info["name"], **described}
@@ -112,7 +112,7 @@ def _write(
     model: nn.Module, data: Data, metadata: Mapping[str, Any], run: Any, config: Map
 ) -> tuple[str, int, OutputDifference]:
     """Write the file to the configured path, or as an artifact; return its name, its size and its difference."""
-    from sacristan.ingredients.deployment.formats import FORMATS, check_path, export
+    from sacristan.ingredients.deployment import FORMATS, check_path, export
 
     options = {name: config[name] for name in ("format", "preparation", "tolerance", "num_batches")}
     if config.path is not None:

@@ -105,7 +105,7 @@ def check_config(config: Map) -> None:
     """Reject an unknown network and invalid options before data are loaded."""
     from sacristan.ingredients.checkpoints.files import parse_run, read_weights
     from sacristan.ingredients.models.building import check_init, check_model, check_rename
-    from sacristan.ingredients.models.freezing import check_unfreeze
+    from sacristan.ingredients.models.modules import check_unfreeze
     from sacristan.ingredients.models.tuned import check_compile
 
     check_model(config.name, config.options)
@@ -163,7 +163,7 @@ def make_model(
     if pretrained and _config.weights is not None:
         _load_weights(model, _config, _run)
     if _config.freeze or _config.unfreeze:
-        from sacristan.ingredients.models.freezing import Freezing
+        from sacristan.ingredients.models.modules import Freezing
 
         Freezing(model, _config.freeze, _config.unfreeze, whole=_config.frozen_eval == "all")
     if tuned:

@@ -207,8 +207,7 @@ def parameter_groups(
     without gradients. Parameters of the loss are called `loss.NAME`. `rates` are learning rates by parameter name,
     which `lr` of a group overrides.
     """
-    from sacristan.ingredients.models.freezing import will_train
-    from sacristan.ingredients.models.modules import plain_name
+    from sacristan.ingredients.models.modules import plain_name, will_train
 
     named = [(plain_name(name), parameter) for name, parameter in model.named_parameters() if will_train(parameter)]
     named += [(f"loss.{name}", parameter) for name, parameter in of_loss.items()]

@@ -17,7 +17,7 @@ from sacristan.observers.record.directions import MEASURED
 if TYPE_CHECKING:
     import torch
 
-    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision import MixedPrecision
 
 __all__ = ["TrainingSettings", "check_patience", "ingredient"]
 

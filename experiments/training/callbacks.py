@@ -17,8 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.errors import CheckpointError, ConfigError
-from sacristan.ingredients.models.freezing import Freezing, freezings_of
-from sacristan.ingredients.models.modules import evaluating, is_held_in_eval, switching
+from sacristan.ingredients.models.modules import Freezing, evaluating, freezings_of, is_held_in_eval, switching
 from sacristan.ingredients.training import TrainingSettings
 
 if TYPE_CHECKING:

@@ -10,16 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.configs.map import abbreviated
-from sacristan.experiments.training.evaluation import Monitor
+from sacristan.experiments.training.evaluation import Monitor, Supervised
 from sacristan.experiments.training.meters import check_merges
-from sacristan.experiments.training.tasks import Supervised
 from sacristan.experiments.training.trainer import Task, Trainer
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.errors import ConfigError, LossError, ModelError
 from sacristan.ingredients.losses.modules import BinaryFocalLoss, FocalLoss
-from sacristan.ingredients.models.freezing import freezings_of
-from sacristan.ingredients.models.modules import evaluating, is_held_in_eval, switching
-from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
+from sacristan.ingredients.models.modules import evaluating, freezings_of, is_held_in_eval, switching
+from sacristan.ingredients.precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks, current
 from sacristan.ingredients.training import TrainingSettings
 

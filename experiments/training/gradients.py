@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sacristan.experiments.training.meters import WeightedMeans
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, with_shares
+from sacristan.ingredients.precision import MixedPrecision, parameters_of, with_shares
 
 __all__ = ["LossOf", "LossValue", "add_gradients", "grouped", "precise", "step_with_closure"]
 

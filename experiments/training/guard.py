@@ -25,7 +25,7 @@ from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.training_state import capture, resume
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
-from sacristan.ingredients.precision.mixed_precision import parameters_of, recomputes_loss
+from sacristan.ingredients.precision import parameters_of, recomputes_loss
 
 __all__ = ["NonFiniteGuard", "Recovery"]
 

@@ -19,14 +19,12 @@ from torch import Tensor, nn
 from sacristan.experiments.running.starting_state import check_left, check_waited
 from sacristan.experiments.training.callbacks import Callback, Callbacks, implied_callbacks
 from sacristan.experiments.training.checks import check_parts, check_ranked
-from sacristan.experiments.training.evaluation import Monitor, evaluate, evaluate_and_predict, predict
+from sacristan.experiments.training.evaluation import Monitor, as_task, evaluate, evaluate_and_predict, predict
 from sacristan.experiments.training.gradients import grouped
 from sacristan.experiments.training.guard import NonFiniteGuard, Recovery
 from sacristan.experiments.training.meters import per_weight
-from sacristan.experiments.training.progress import StepLog, TrainingProgress
+from sacristan.experiments.training.progress import Speed, StepLog, Stopwatch, TrainingProgress
 from sacristan.experiments.training.ranked import RankedSteps
-from sacristan.experiments.training.speed import Speed, Stopwatch
-from sacristan.experiments.training.tasks import as_task
 from sacristan.experiments.training.trainer import LogScalar, Task, Trainer
 from sacristan.experiments.training.triage import replay_if_asked
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
@@ -34,7 +32,7 @@ from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.datasets.batches import Batches, Data
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.models.modules import evaluation_weights, switching
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+from sacristan.ingredients.precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.ingredients.scheduler import Schedule
 from sacristan.ingredients.training import TrainingSettings

@@ -20,7 +20,7 @@ from sacristan.ingredients.losses.modules import WeightedLosses
 from sacristan.ingredients.ranks.group import Ranks
 
 if TYPE_CHECKING:
-    from sacristan.ingredients.precision.mixed_precision import MixedPrecision
+    from sacristan.ingredients.precision import MixedPrecision
 
 __all__ = [
     "METRICS",

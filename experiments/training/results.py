@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from sacristan.experiments.running.lab_run import LabRun
-    from sacristan.experiments.training.speed import Speed
+    from sacristan.experiments.training.progress import Speed
     from sacristan.ingredients.datasets.batches import Batches, Data
     from sacristan.ingredients.losses.building import Loss
 

@@ -22,7 +22,7 @@ from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.collating import num_samples
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.models.modules import evaluating
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
+from sacristan.ingredients.precision import MixedPrecision, parameters_of, recomputes_loss, with_shares
 from sacristan.ingredients.scheduler import Schedule
 
 __all__ = ["LogScalar", "LossValue", "Task", "Trainer"]

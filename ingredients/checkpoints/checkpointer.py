@@ -18,8 +18,13 @@ from typing import Any, TypeVar
 from torch import nn
 
 from sacristan.ingredients.checkpoints.files import load_weights
-from sacristan.ingredients.checkpoints.folder import CheckpointFolder
-from sacristan.ingredients.checkpoints.start_and_stop import LOADER_ERRORS, SignalStop, StateFinder, data_fingerprint
+from sacristan.ingredients.checkpoints.folder import (
+    LOADER_ERRORS,
+    CheckpointFolder,
+    SignalStop,
+    StateFinder,
+    data_fingerprint,
+)
 from sacristan.ingredients.checkpoints.training_state import (
     Place,
     branch,

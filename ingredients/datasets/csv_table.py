@@ -20,10 +20,10 @@ from sacristan.ingredients.datasets.csv_cells import (
     refuse_strays,
     typed,
 )
+from sacristan.ingredients.datasets.fitted import TableColumns
 from sacristan.ingredients.datasets.samples import Source
 from sacristan.ingredients.datasets.source_checks import as_list, refuse_column
 from sacristan.ingredients.datasets.source_settings import SourceSettings
-from sacristan.ingredients.datasets.table_columns import TableColumns
 from sacristan.ingredients.datasets.targets import class_name
 from sacristan.ingredients.errors import DataError
 

@@ -13,7 +13,7 @@ from sacristan.ingredients.datasets.source_checks import check_whole, exact_floa
 from sacristan.ingredients.errors import DataError
 
 if TYPE_CHECKING:
-    from sacristan.ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.fitted import TableColumns
 
 __all__ = [
     "ByteImages",

@@ -11,8 +11,7 @@ from sacristan.configs.files import find_file
 from sacristan.ingredients.datasets.split_rules import SplitRule
 
 if TYPE_CHECKING:
-    from sacristan.ingredients.datasets.fitted import Preparation
-    from sacristan.ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.fitted import Preparation, TableColumns
 
 __all__ = ["SourceSettings"]
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.losses.building import Loss
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision, auto_dtype
+from sacristan.ingredients.precision import MixedPrecision, auto_dtype
 
 __all__ = ["PHASES", "Profiled", "StepProfile", "measure", "print_check", "quiet_profile", "unaligned_layers"]
 

@@ -29,7 +29,7 @@ from sacristan.ingredients.datasets.batches import Batches
 from sacristan.ingredients.errors import DeviceError, OptimizerError
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.models.modules import evaluating, switching
-from sacristan.ingredients.precision.mixed_precision import MixedPrecision, recomputes_loss, with_shares
+from sacristan.ingredients.precision import MixedPrecision, recomputes_loss, with_shares
 
 __all__ = [
     "BatchSizes",

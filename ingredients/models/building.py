@@ -28,10 +28,11 @@ from sacristan.ingredients.config.construct import build, check_options, import_
 from sacristan.ingredients.config.seed import global_stream
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.errors import ModelError
-from sacristan.ingredients.models.freezing import check_globs, matches
 from sacristan.ingredients.models.modules import (
+    check_globs,
     evaluating,
     load_plain_state_dict,
+    matches,
     plain_name,
     plain_names,
     plain_state_dict,

@@ -16,8 +16,7 @@ import torch
 import exp
 from sacristan.ingredients import CheckpointError, ConfigError, ModelError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from sacristan.ingredients.deployment.formats import read_metadata
-from sacristan.ingredients.deployment.hub import load_network, load_trained
+from sacristan.ingredients.deployment import load_network, load_trained, read_metadata
 from tests import processes
 
 WINE = {"data.name": "wine", "epochs": 2, "lr": 0.05, "model.options.hidden": [8], "checkpoint.path": "run:1"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import exp
-from sacristan.ingredients.deployment.formats import read_metadata
+from sacristan.ingredients.deployment import read_metadata
 
 RANDOM = np.random.default_rng(0)
 # Seconds within 20 minutes of 2023, and whether they are in the second half.

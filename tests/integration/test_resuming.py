@@ -26,7 +26,7 @@ from sacristan.ingredients import (
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from sacristan.ingredients.losses.building import build_loss
 from sacristan.ingredients.models.building import build_model
-from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.models.modules import Freezing
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.scheduler import build_schedule
 from sacristan.observers import FileObserver

@@ -75,7 +75,7 @@ def test_embedding_of_a_value_outside_of_the_training_part_is_that_of_an_unknown
 
 
 def test_network_embeds_codes_and_takes_numbers_as_they_are():
-    from sacristan.ingredients.datasets.table_columns import TableColumns
+    from sacristan.ingredients.datasets.fitted import TableColumns
 
     table = TableColumns(("a", "b"), {"a": ("x", "y", "z")}, encoding="codes")
     prepared = type("Prepared", (), {"table": table})

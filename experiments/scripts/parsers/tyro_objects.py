@@ -6,7 +6,7 @@ import inspect
 import sys
 from typing import Any
 
-from sacristan.experiments.running.later_config import as_setting
+from sacristan.experiments.running.computed_config import as_setting
 from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.parsers.typed_words import typed_in
 

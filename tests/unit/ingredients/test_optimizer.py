@@ -10,7 +10,7 @@ from torch import nn
 
 from sacristan.configs.installation import install_command
 from sacristan.ingredients import ConfigError, Loss, MissingDependencyError, OptimizerError
-from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.models.modules import Freezing
 from sacristan.ingredients.optimizer import build_optimizer, config, parameter_groups
 
 NAMES = sorted(

@@ -8,7 +8,7 @@ from sacristan.experiments import Callback, Task, evaluate, fit
 from sacristan.experiments.training.callbacks import Averaging
 from sacristan.ingredients import Checkpointer, ConfigError
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.models.freezing import Freezing
+from sacristan.ingredients.models.modules import Freezing
 
 INPUTS = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sacristan.experiments import fit
-from sacristan.experiments.training.speed import Speed, Stopwatch, peak_memory_bytes
+from sacristan.experiments.training.progress import Speed, Stopwatch, peak_memory_bytes
 from sacristan.ingredients import LoaderBatches, Loss, Place, TensorBatches
 
 CPU = torch.device("cpu")
@@ -76,7 +76,7 @@ def test_share_of_waiting_is_that_of_the_time_between_batches():
 @pytest.mark.parametrize(("step_s", "epochs", "is_said"), [(0.0, 4, True), (0.0, 1, False), (20.0, 4, False)])
 def test_loader_is_called_the_bottleneck_where_waiting_is_long_and_much(caplog, step_s, epochs, is_said):
     clock = Clock()
-    with caplog.at_level(logging.INFO, "sacristan.experiments.training.speed"):
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"):
         pass_through(read_slowly(clock), clock, step_s, epochs)
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert len(said) == is_said
@@ -116,7 +116,7 @@ def test_fit_returns_and_logs_its_speed(tensor_data, caplog):
     model = nn.Linear(4, 3)
     told = {"log": lambda *point: None, "epochs": 2}
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    with caplog.at_level(logging.INFO, "sacristan.experiments.training.speed"):
+    with caplog.at_level(logging.INFO, "sacristan.experiments.training.progress"):
         result = fit(model, data, Loss(nn.CrossEntropyLoss(), "classes", 3), optimizer, **told)
     assert (result.speed.samples, result.speed.steps) == (40, 6)
     assert [record.getMessage() for record in caplog.records] == [f"trained at {result.speed}"]

@@ -13,9 +13,8 @@ from sacristan.configs import Map
 from sacristan.ingredients import DataError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
 from sacristan.ingredients.data import check_config, ingredient
-from sacristan.ingredients.datasets.description import survey
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
-from sacristan.ingredients.datasets.sources import kind_of, load_source
+from sacristan.ingredients.datasets.sources import kind_of, load_source, survey
 
 DEFAULTS = ingredient.configurations[0]()
 HEADER = ["größe", "preis", "ort", "ziel"]

@@ -10,9 +10,9 @@ import torch
 from sacristan.ingredients import DataError
 from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation_of, save_checkpoint
 from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.fitted import TableColumns
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.sources import check_options, load_source
-from sacristan.ingredients.datasets.table_columns import TableColumns
 
 DEFAULTS = ingredient.configurations[0]()
 TOWNS = ["size,town,floor,y", "1.5,Rom,2,no", "2.5,Bern,1,yes", "3.5,Rom,,no", "4.5,Bern,10,yes"]

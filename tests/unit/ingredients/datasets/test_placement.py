@@ -13,9 +13,9 @@ from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets import batches
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.collating import tensors_of
-from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
 from sacristan.ingredients.datasets.samples import as_samples
+from sacristan.ingredients.datasets.sources import describe
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -7,9 +7,8 @@ import pytest
 
 from sacristan.ingredients import DataError, Source
 from sacristan.ingredients.data import ingredient
-from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare, prepare_alike
-from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.sources import describe, load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
 from sacristan.ingredients.datasets.targets import resolve_task
 

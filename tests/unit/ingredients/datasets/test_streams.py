@@ -16,11 +16,10 @@ from sacristan.ingredients import DataError, global_stream
 from sacristan.ingredients.config.seed import KeptStream
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import make_batches
-from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.item_files import TarShards, decode
 from sacristan.ingredients.datasets.loading import StreamBatches
 from sacristan.ingredients.datasets.preparation import prepare_alike
-from sacristan.ingredients.datasets.sources import kind_of, load_source
+from sacristan.ingredients.datasets.sources import describe, kind_of, load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
 
 DEFAULTS = ingredient.configurations[0]()

@@ -12,9 +12,9 @@ from sacristan.ingredients import ConfigError, DataError, LoaderBatches, Padded,
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets.batches import StructureBatches, make_batches
 from sacristan.ingredients.datasets.collating import IGNORED, tensors_of
-from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
+from sacristan.ingredients.datasets.sources import describe
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

@@ -13,10 +13,9 @@ from sacristan.ingredients.checkpoints.files import load_checkpoint, preparation
 from sacristan.ingredients.data import ingredient, load
 from sacristan.ingredients.datasets import texts
 from sacristan.ingredients.datasets.batches import make_batches
-from sacristan.ingredients.datasets.description import describe
 from sacristan.ingredients.datasets.fitted import Vocabulary
 from sacristan.ingredients.datasets.preparation import prepare_alike
-from sacristan.ingredients.datasets.sources import kind_of, load_source
+from sacristan.ingredients.datasets.sources import describe, kind_of, load_source
 from sacristan.ingredients.datasets.texts import Texts
 
 DEFAULTS = ingredient.configurations[0]()

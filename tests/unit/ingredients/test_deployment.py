@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from sacristan.ingredients import DataError, ModelError, ViT
-from sacristan.ingredients.datasets.fitted import Preparation
+from sacristan.ingredients.datasets.fitted import Preparation, TableColumns
 from sacristan.ingredients.datasets.splitting import Split
-from sacristan.ingredients.datasets.table_columns import TableColumns
-from sacristan.ingredients.deployment.formats import check_path, compare, describe, export, read_metadata
+from sacristan.ingredients.deployment import check_path, compare, describe, export, read_metadata
 
 INPUTS = torch.randn(11, 1, 4, 4, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(11) % 3

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients import MixedPrecision, PrecisionError
-from sacristan.ingredients.precision.mixed_precision import auto_dtype
+from sacristan.ingredients.precision import auto_dtype
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(16, 4, generator=torch.Generator().manual_seed(0))
