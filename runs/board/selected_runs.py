@@ -14,6 +14,7 @@ from sacristan.runs.board.access import Role
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, field_of, json_response, page, version_of
 from sacristan.runs.comparison.reports import write_report
+from sacristan.runs.drawing.markup import harmless
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.query.texts import cell_text, count_text, is_number, short_text
 from sacristan.runs.stores.run import Run
@@ -40,8 +41,8 @@ def _names(visit: Visit) -> Response:
     shown = {
         run.id: {
             "id": run.id,
-            "name": short_text(field_of(run, "display_name") or field_of(run, "name") or "", _MAX_NAME),
-            "status": str(field_of(run, "status") or "unknown").lower(),
+            "name": harmless(short_text(field_of(run, "display_name") or field_of(run, "name") or "", _MAX_NAME)),
+            "status": harmless(short_text(field_of(run, "status") or "unknown", _MAX_NAME)).lower(),
         }
         for run in (run.listed() for run in found)
     }

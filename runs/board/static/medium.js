@@ -1,5 +1,5 @@
 // One medium on a page: what its HTML needs of scripts.
-import { announce, keepInAddress, root } from "./board.js";
+import { announce, get, keepInAddress, root } from "./board.js";
 import { lineColour } from "./colours.js";
 import { colour, configOf, fetchJson, layoutOf, onScheme, plotly, save } from "./plots.js";
 
@@ -9,8 +9,8 @@ const tableView = (name) => new URLSearchParams(new URLSearchParams(location.sea
 
 /** Return a medium of a series as a part of a page. */
 export async function fetchMedium(run, number, name) {
-  const answer = await fetch(`${root}/medium?${new URLSearchParams([...tableView(name), ["run", run], ["number", number]])}`).catch(() => null);
-  return answer?.ok ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
+  const answer = await get(`${root}/medium?${new URLSearchParams([...tableView(name), ["run", run], ["number", number]])}`).catch(() => null);
+  return answer ? answer.text() : '<p class="problem">This medium cannot be read.</p>';
 }
 
 /** Show a medium in the place of the one before. */
@@ -162,8 +162,7 @@ class Cloud {
 
   async fetch() {
     const { run, number, colored } = this.place.dataset;
-    const answer = await fetch(`${root}/medium/points?${new URLSearchParams({ run, number })}`);
-    if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? `the server answered ${answer.status}`);
+    const answer = await get(`${root}/medium/points?${new URLSearchParams({ run, number })}`);
     const bytes = await answer.arrayBuffer();
     const count = bytes.byteLength / (colored === undefined ? 12 : 15);
     const [x, y, z] = [0, 1, 2].map((axis) => new Float32Array(bytes, 4 * axis * count, count));

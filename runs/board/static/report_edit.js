@@ -1,5 +1,5 @@
 // Writing a report: the preview follows the text, which the browser keeps until it is saved; who comes second is told.
-import { announce, localise, post, root, showError } from "./board.js";
+import { announce, get, localise, post, root, showError } from "./board.js";
 import { showPanels } from "./report_panels.js";
 
 const $ = (id) => document.getElementById(id);
@@ -7,6 +7,7 @@ const form = $("report-form");
 const { title, text, shared } = form.elements;
 const preview = $("preview");
 const problem = $("report-problem");
+const previewProblem = $("preview-problem");
 const KEPT = `report ${root} ${form.dataset.id || "new"}`;
 const WAIT_MS = 400;
 const saved = { title: title.value, text: text.value };
@@ -17,16 +18,16 @@ let numAsked = 0;
 
 async function look() {
   const number = (numAsked += 1);
-  let answer;
   try {
-    answer = await fetch(`${root}/reports/preview`, { method: "POST", body: new URLSearchParams([["text", text.value]]) });
-  } catch {
-    return; // saving says so
+    const answer = await get(`${root}/reports/preview`, { method: "POST", body: new URLSearchParams([["text", text.value]]) });
+    if (number < numAsked) return;
+    preview.innerHTML = await answer.text(); // of the server, which escapes all but Markdown
+    showError(previewProblem, null);
+    localise(preview);
+    showPanels(preview);
+  } catch (error) {
+    showError(previewProblem, error);
   }
-  if (!answer.ok || number < numAsked) return;
-  preview.innerHTML = await answer.text(); // of the server, which escapes all but Markdown
-  localise(preview);
-  showPanels(preview);
 }
 
 // ---------------------------------------------------------------------- drafts

@@ -9,6 +9,8 @@ const boxes = () => [...document.querySelectorAll("#runs tbody input[type=checkb
 const PART = 200;
 // Runs that a dialog lists by name.
 const LISTED = 200;
+// Runs of a block of a report.
+const MOST_IN_REPORT = 500;
 let last = null;
 
 /** Show which rows are selected, and what can be done with them. */
@@ -104,7 +106,7 @@ async function change(dialog, path, pairs) {
   }
 }
 
-const chosen = (path) => `${path}?${new URLSearchParams([...selected].map((id) => ["run", id]))}`;
+const chosen = (path, most) => `${path}?${new URLSearchParams([...selected].slice(0, most).map((id) => ["run", id]))}`;
 async function selectAll() {
   const { ids, most } = await (await get(`${root}/list/ids${location.search}`)).json();
   for (const id of ids) selected.add(id);
@@ -179,7 +181,7 @@ export function startSelection(look) {
     keepSelected();
   });
   $("export-csv").addEventListener("click", () => save(exportTable));
-  $("export-written")?.addEventListener("click", () => location.assign(chosen(`${root}/reports/new`)));
+  $("export-written")?.addEventListener("click", () => location.assign(chosen(`${root}/reports/new`, MOST_IN_REPORT)));
   $("export-report").addEventListener("click", () => save(report));
   $("discard-now")?.addEventListener("click", async () => {
     if (!(await change($("discard-dialog"), `${root}/list/discard`, []))) return;

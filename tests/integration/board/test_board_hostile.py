@@ -248,14 +248,18 @@ def test_hostile_names_are_harmless_and_readable_in_what_is_done_with_a_selectio
     page.goto(f"{serve(odd_store)}/runs?column=name&column=display_name&column=tags&column=text")
     page.check("#all")
     check_readable(page)
+    page.click("#export")
+    page.wait_for_selector("#export-dialog li")
+    check_readable(page)
     with page.expect_download() as download:
-        page.click("#export")
+        page.click("#export-csv")
     download.value.save_as(tmp_path / "runs.csv")
     with (tmp_path / "runs.csv").open(encoding="utf-8", newline="") as stream:
         rows = {row["id"]: row for row in csv.DictReader(stream)}
     assert [rows[str(number)]["text"] for number in range(1, 5)] == ODD_NAMES
+    page.click("#export")
     with page.expect_download() as download:
-        page.click("#report")
+        page.click("#export-report")
     download.value.save_as(tmp_path / "report.html")
     page.keyboard.press("t")
     for tag, part in ((hostile.SCRIPT, "hacked"), ("\u202egnp", "gnp"), ("<b>" + "w" * 5_000, "www")):
