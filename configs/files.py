@@ -43,7 +43,7 @@ def names_beside(path: str | Path) -> list[str]:
 
 
 def _own_folder(folder: Path) -> Path | None:
-    """Return the lab's folder that a path as typed stands for, if it does for one."""
+    """Return the folder of the lab that a typed path names, such as `configs/sweeps`; None for another path."""
     is_own = folder.parts[:1] == (_FOLDER.name,) and ".." not in folder.parts
     return _FOLDER.joinpath(*folder.parts[1:]) if is_own else None
 

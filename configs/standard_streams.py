@@ -116,7 +116,7 @@ class _Raw(io.FileIO):
 def _output_error(error: OSError) -> OutputError:
     why = "it is closed" if error.errno == errno.EBADF else error.strerror
     code = 141 if error.errno == errno.EPIPE else 74
-    return OutputError(f"standard output cannot be written ({why}); what was printed is not whole", code)
+    return OutputError(f"standard output cannot be written ({why}); the output is incomplete", code)
 
 
 def _is_open(descriptor: int) -> bool:

@@ -184,7 +184,7 @@ def _tune(model: nn.Module, config: Map, num_dims: int) -> None:
 
 
 def _load_weights(model: nn.Module, config: Map, run: Any) -> None:
-    """Load the configured weights into a model, and report what was loaded."""
+    """Load the configured weights into a model, and report the loaded parameters."""
     from sacristan.ingredients.checkpoints.files import find_weights, read_weights
     from sacristan.ingredients.models.building import load_weights_into, rename
 

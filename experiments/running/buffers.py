@@ -370,7 +370,7 @@ def _encoded(name: str, step: Any, media: Media) -> Content | None:
     try:
         return media.encode()
     except Exception:
-        # Such as a lack of memory; what is wrong with the media themselves was said when they were made.
+        # Such as a lack of memory; invalid media were rejected when they were made.
         _log.exception("%s, step %s: the file of this %s could not be made, and is lost", name, step, media.kind)
         return None
 

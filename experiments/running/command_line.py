@@ -43,11 +43,11 @@ def split_shown_words(argv: str | Sequence[str], options: Sequence[CLIOption]) -
     command, *shown = _before_with(list(_plain_words(iter(words[1:]), options))) or [""]
     if command not in ("print_config", "save_config") or not shown:
         return argv, []
-    place = words.index(command)
+    position = words.index(command)
     for word in shown:
-        place = words.index(word, place + 1)
-        del words[place]
-        place -= 1
+        position = words.index(word, position + 1)
+        del words[position]
+        position -= 1
     return words, shown
 
 
@@ -103,14 +103,14 @@ def _check_option(word: str, rest: Iterator[str], by_flag: Mapping[str, CLIOptio
 
 def _flag_of(name: str, known: list[str]) -> str:
     """Return the flag of a name, which may be the unique start of a long flag, as in other programs."""
-    found = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
-    if len(found) != 1:
+    flags = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
+    if len(flags) != 1:
         setting = (
             f"; a setting is written with {name[2:]}=VALUE" if all(map(str.isidentifier, name[2:].split("."))) else ""
         )
         hint = suggestion(name, known, f"-h lists them{setting}")
         raise ConfigError(f"{name}: there is no such option; {hint}")
-    return found[0]
+    return flags[0]
 
 
 def _check_command(words: Sequence[str]) -> None:

@@ -63,11 +63,11 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
 
     A tool that no command is known to read is not among them: the experiment's own functions may read it.
     """
-    known = list(experiment.gather_commands())
+    commands = list(experiment.gather_commands())
     found: dict[str, list[str]] = {}
     for tool in [part for part, _ in experiment.traverse_ingredients() if getattr(part, "is_tool", False)]:
         own = f"{tool.path}."
-        readers = [name for name, each in known if name.startswith(own) or tool.path in getattr(each, "needs", ())]
+        readers = [name for name, each in commands if name.startswith(own) or tool.path in getattr(each, "needs", ())]
         if readers and command not in readers:
             found[tool.path] = readers
     return found
@@ -159,9 +159,9 @@ def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
     """
     own = [name for name, part in ingredients.items() if not getattr(part, "is_of_lab", False)]
     order = list(dict.fromkeys([*own, *_FIRST, *ingredients]))
-    known = {name: place for place, name in enumerate(order)}
+    positions = {name: position for position, name in enumerate(order)}
     # A group of the experiment that is no ingredient is its own.
-    return list(_rows(dict(sorted(config.items(), key=lambda item: known.get(item[0], -1)))))
+    return list(_rows(dict(sorted(config.items(), key=lambda item: positions.get(item[0], -1)))))
 
 
 def _rows(config: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:

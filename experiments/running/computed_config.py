@@ -327,13 +327,13 @@ def _of_named_configs(
     experiment: sacred.Experiment, computed: ComputedConfig, named_configs: Sequence[str]
 ) -> dict[str, str]:
     """Return the last named config or file that changed each entry from its default, by entry."""
-    known = dict(experiment.gather_named_configs())
+    configs_by_name = dict(experiment.gather_named_configs())
     parts = [part.path for part, _ in list(experiment.traverse_ingredients()) if part is not experiment]
     at_default = _AtDefault(computed.changes, parts)
     found: dict[str, str] = {}
     for name in named_configs:
-        path = "" if name not in known else name.rpartition(".")[0]
-        entries = [join_paths(path, entry) for entry in _entries(name, known)]
+        path = "" if name not in configs_by_name else name.rpartition(".")[0]
+        entries = [join_paths(path, entry) for entry in _entries(name, configs_by_name)]
         found |= {entry: name for entry in entries if not at_default(entry)}
     return found
 

@@ -166,8 +166,8 @@ def _python() -> str:
 
 def _is_found(program: str) -> bool:
     """Return whether a shell finds the program of this environment by its name."""
-    found = shutil.which(program)
-    return found is not None and Path(found).absolute().parent == Path(sys.executable).absolute().parent
+    path = shutil.which(program)
+    return path is not None and Path(path).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def _program() -> str | None:

@@ -109,8 +109,8 @@ class Launcher:
     def show(self, words: Sequence[str], commands: Collection[str]) -> None:
         """Store the words after `print_config` or `save_config`; the first that is a command names that command."""
         self.shown_command = next((word for word in words if word in commands), None)
-        place = len(words) if self.shown_command is None else words.index(self.shown_command)
-        self.shown_words = (*words[:place], *words[place + 1 :])
+        position = len(words) if self.shown_command is None else words.index(self.shown_command)
+        self.shown_words = (*words[:position], *words[position + 1 :])
 
     @staticmethod
     def replace_options(options: Sequence[CLIOption]) -> list[CLIOption]:
@@ -239,8 +239,8 @@ class Launcher:
                 self._compute_once(dataclasses.replace(request, named_configs=tuple(names)), {})
 
     def _recorded_names(self) -> list[str]:
-        known = dict(self._experiment.gather_named_configs())
-        return [name for name in os.environ.get(NAMED_CONFIGS_VARIABLE, "").split(",") if name in known]
+        configs_by_name = dict(self._experiment.gather_named_configs())
+        return [name for name in os.environ.get(NAMED_CONFIGS_VARIABLE, "").split(",") if name in configs_by_name]
 
     def _compute_once(self, request: _Request, updates: Mapping[str, Any]) -> ComputedConfig:
         return ComputedConfig(
@@ -337,8 +337,8 @@ class Launcher:
 
 def _located(name: str) -> str:
     """Return a named config or config file as typed, or the absolute path of the lab's recipe."""
-    found = find_file(name)
-    return name if found == Path(name) else str(found)
+    file = find_file(name)
+    return name if file == Path(name) else str(file)
 
 
 def _meta_of(request: _Request, options: Mapping[str, Any], recorded_names: Sequence[str]) -> dict[str, Any]:

@@ -94,9 +94,11 @@ class SacristanLogger(Logger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        given = vars(params) if isinstance(params, Namespace) else params
-        known = self.run.info.get("hyperparameters", {})
-        self.run.info["hyperparameters"] = known | {str(name): plain(value) for name, value in given.items()}
+        hyperparameters = vars(params) if isinstance(params, Namespace) else params
+        recorded = self.run.info.get("hyperparameters", {})
+        self.run.info["hyperparameters"] = recorded | {
+            str(name): plain(value) for name, value in hyperparameters.items()
+        }
 
     @rank_zero_only
     def log_graph(self, model: nn.Module, input_array: Tensor | None = None) -> None:
@@ -106,9 +108,9 @@ class SacristanLogger(Logger):
     @rank_zero_only
     def after_save_checkpoint(self, checkpoint_callback: ModelCheckpoint) -> None:
         best, last = checkpoint_callback.best_model_path, checkpoint_callback.last_model_path
-        found = {"best": best, "last": last}
-        self._outside = {Path(path) for path in found.values() if path and self._below_the_run(path) is None}
-        noted = {name: self._below_the_run(path) or path for name, path in found.items() if path}
+        checkpoints = {"best": best, "last": last}
+        self._outside = {Path(path) for path in checkpoints.values() if path and self._below_the_run(path) is None}
+        noted = {name: self._below_the_run(path) or path for name, path in checkpoints.items() if path}
         if checkpoint_callback.monitor is not None:
             self.run.note_better({checkpoint_callback.monitor: checkpoint_callback.mode})
             noted |= {"monitor": checkpoint_callback.monitor, "score": plain(checkpoint_callback.best_model_score)}

@@ -326,13 +326,13 @@ def _move_alias(run: Any, version: ArtifactVersion, alias: str, was: int | str |
 
 def _recordings(run: Run) -> list[Recording]:
     """Return the recordings of a run in folders, or else the one in the spool of a MongoObserver."""
-    found = recordings_of(run.meta_info.get("uid"))
-    if not found:
+    recordings = recordings_of(run.meta_info.get("uid"))
+    if not recordings:
         raise ArtifactError(
             "artifacts: this run is not recorded, or is over; attach a FileObserver (-F my_runs) or a MongoObserver "
             "(-m db_name), and log and use artifacts while the run runs"
         )
-    return found
+    return recordings
 
 
 def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVersion:
@@ -358,8 +358,8 @@ def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVers
 
 
 def _fetch(sources: list[ArtifactSource], reference: str, store: ArtifactStore) -> ArtifactVersion | None:
-    found = (source.fetch_artifact(reference, store.root) for source in sources)
-    return next((version for version in found if version is not None), None)
+    versions = (source.fetch_artifact(reference, store.root) for source in sources)
+    return next((version for version in versions if version is not None), None)
 
 
 @functools.cache

@@ -115,10 +115,10 @@ def folder_to_resume(
     ignored = {_SETTING, _REQUEUE, *(name for name, target in aliases.items() if target == _SETTING)}
 
     if world is not None and world.restarts and has_ingredient and not run.unobserved:
-        found = _newest(_folders(run), _Criteria(run, ignored, legacy_defaults), world.launch)
-        if found is not None:
-            _log.info("restart %d of the processes: resuming %s", world.restarts, found)
-            return found
+        newest = _newest(_folders(run), _Criteria(run, ignored, legacy_defaults), world.launch)
+        if newest is not None:
+            _log.info("restart %d of the processes: resuming %s", world.restarts, newest)
+            return newest
     if setting == "auto":
         return _resumed_by_itself(run, ignored, legacy_defaults)
     if setting is not None:
@@ -139,11 +139,11 @@ def _resumed_by_itself(run: Any, ignored: Collection[str], legacy_defaults: Mapp
         _log.warning("resume=auto: this run is recorded in no folder, so there is nothing to resume")
         return None
     criteria = _Criteria(run, ignored, legacy_defaults)
-    found = _newest(folders, criteria)
-    _log.info("resume=auto: %s", "nothing to resume, a new run starts" if found is None else f"resuming {found}")
-    if found is None:
+    newest = _newest(folders, criteria)
+    _log.info("resume=auto: %s", "nothing to resume, a new run starts" if newest is None else f"resuming {newest}")
+    if newest is None:
         _warn_of_older(folders, criteria)
-    return found
+    return newest
 
 
 def _newest(folders: Sequence[Path], criteria: _Criteria, launch: str | None = None) -> Path | None:
@@ -300,10 +300,10 @@ def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[st
 def recorded_data(folder: Path) -> str | None:
     """Return the fingerprint of the data that a run was trained on; None if it stopped before."""
     try:
-        found = load_json(folder / INFO)["data"]["fingerprint"]
+        fingerprint = load_json(folder / INFO)["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if isinstance(found, str) else None
+    return fingerprint if isinstance(fingerprint, str) else None
 
 
 @contextlib.contextmanager
@@ -345,9 +345,9 @@ def check_resource(path: str) -> None:
     if expected is None:
         return
     with Path(path).open("rb") as stream:
-        found = hashlib.file_digest(stream, "sha256").hexdigest()
-    if found != expected:
-        raise DataError(f"{path}: got a file with the sha256 {found[:12]}, recorded was {expected[:12]}; restore it")
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    if digest != expected:
+        raise DataError(f"{path}: got a file with the sha256 {digest[:12]}, recorded was {expected[:12]}; restore it")
 
 
 def _command(run: Any) -> str:

@@ -142,8 +142,8 @@ def check_read(
 ) -> None:
     """Reject settings of a call, other than defaults, that its command does not read."""
     for path, readers in unread.items():
-        given = iterate_flattened(get_by_dotted_path(updates, path, {}))
-        for name, value in ((join_paths(path, entry), value) for entry, value in given):
+        entries = iterate_flattened(get_by_dotted_path(updates, path, {}))
+        for name, value in ((join_paths(path, entry), value) for entry, value in entries):
             if name in _changed(computed):
                 raise ConfigError(
                     f"{name}: got {value!r}, but {command} does not read it; leave it out, or run a command that does: "

@@ -157,12 +157,12 @@ def take_trial() -> Trial | None:
     if not text:
         return None
     try:
-        given = json.loads(text)
-        line = socket.socket(fileno=int(given["fd"]))
+        answer = json.loads(text)
+        line = socket.socket(fileno=int(answer["fd"]))
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise ConfigError(
             f"{TRIAL_VARIABLE}: got {text!r}, expected what an agent of a sweep sets for the processes that it starts; "
             "unset it"
         ) from error
     line.set_inheritable(False)
-    return Trial(line, given)
+    return Trial(line, answer)

@@ -1,1 +1,1 @@
-"""Training: the loop, its metrics, the epoch that is best, progress, and what is reported at the end."""
+"""Training: the loop, its metrics, the best epoch, progress, and the reports at the end."""

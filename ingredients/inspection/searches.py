@@ -288,9 +288,9 @@ def largest_batch(
         tried.append(Tried(size, torch.cuda.max_memory_allocated(device), seconds))
         return True
 
-    found = largest(fits, batches.num_samples)
+    batch_size = largest(fits, batches.num_samples)
     total = torch.cuda.get_device_properties(device).total_memory
-    return BatchSizes(found, sorted(tried, key=lambda each: each.size), total)
+    return BatchSizes(batch_size, sorted(tried, key=lambda each: each.size), total)
 
 
 def print_sizes(sizes: BatchSizes) -> None:

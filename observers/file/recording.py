@@ -185,8 +185,8 @@ class Recording:
 
     def change_notes(self, changes: Mapping[str, Any]) -> None:
         """Change what is noted on the run: `tags` as keys, `note`, `display_name`."""
-        found = read_json_if_whole(self.folder / NOTES)
-        self.journal.write(NOTES, {**(found if isinstance(found, dict) else {}), **changes})
+        notes = read_json_if_whole(self.folder / NOTES)
+        self.journal.write(NOTES, {**(notes if isinstance(notes, dict) else {}), **changes})
 
     def add_output(self, text: str) -> None:
         """Append captured output; if it cannot be written, retry with the next heartbeat.
@@ -319,7 +319,7 @@ class Recording:
                 _recordings.pop(self.uid, None)
 
     def _write_rest(self) -> dict[str, int | list[str]]:
-        """Write everything but `run.json`, each part even if others fail, and return what is lost."""
+        """Write everything but `run.json`, each part even if others fail; return the lost parts."""
         part = self._apart.part
         with part("following the folder"):
             self.stay_in_folder()

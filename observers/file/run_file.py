@@ -245,10 +245,10 @@ class RunFile:
         """Return what the ended run lacks, such as `3 points`."""
         amounts = {words: self.entry.get(name, 0) for name, words in _LOSSES.items()}
         counts = {words: amount if isinstance(amount, int) else len(amount) for words, amount in amounts.items()}
-        found = [f"{count} {words}" for words, count in counts.items() if count]
-        if not found and self.entry.get("lost_bytes"):
-            found = [f"{self.entry['lost_bytes']} bytes of output"]
-        return found
+        losses = [f"{count} {words}" for words, count in counts.items() if count]
+        if not losses and self.entry.get("lost_bytes"):
+            losses = [f"{self.entry['lost_bytes']} bytes of output"]
+        return losses
 
 
 def new_entry(beginning: Beginning) -> dict[str, Any]:

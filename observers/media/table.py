@@ -105,8 +105,8 @@ class Table(Media):
 
     def get_column(self, name: str) -> list[Any]:
         """Return the cells of a column, as they were given."""
-        place = self.columns.index(name)
-        return [row[place] for row in self._rows]
+        column = self.columns.index(name)
+        return [row[column] for row in self._rows]
 
     @property
     def data(self) -> list[list[Any]]:

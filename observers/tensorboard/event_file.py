@@ -154,13 +154,13 @@ def _next_record(stream: BinaryIO, at: int, size: int) -> int:
     while begin + _HEAD_BYTES <= size:
         stream.seek(begin)
         piece = stream.read(_PIECE_BYTES)
-        found = piece.find(bytes(4), 4)
-        while found != -1 and found + 8 <= len(piece):
-            start = found - 4
+        offset = piece.find(bytes(4), 4)
+        while offset != -1 and offset + 8 <= len(piece):
+            start = offset - 4
             is_head = _masked(piece[start : start + 8]) == piece[start + 8 : start + 12]
             if is_head and _record(stream, begin + start, size) is not None:
                 return begin + start
-            found = piece.find(bytes(4), found + 1)
+            offset = piece.find(bytes(4), offset + 1)
         if len(piece) < _PIECE_BYTES:
             break
         begin += len(piece) - _HEAD_BYTES + 1

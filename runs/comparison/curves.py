@@ -403,13 +403,13 @@ class _Parser:
         self._place = self._depth = 0
 
     def _tokenized(self) -> Iterator[tuple[str, str]]:
-        place, end = 0, len(self._text.rstrip())
-        while place < end:
-            match = _TOKEN.match(self._text, place)
+        position, end = 0, len(self._text.rstrip())
+        while position < end:
+            match = _TOKEN.match(self._text, position)
             if match is None or match.lastgroup is None:
-                raise self._error(f"cannot read {self._text[place : place + 20]!r}")
+                raise self._error(f"cannot read {self._text[position : position + 20]!r}")
             yield match.lastgroup, unquoted(match[match.lastgroup])
-            place = match.end()
+            position = match.end()
 
     def _error(self, why: str) -> PlotError:
         example = "write it like val/loss - train/loss, and other names between backticks"

@@ -88,8 +88,8 @@ def _packages(run: Run) -> dict[str, Any]:
     """Return the versions of packages; that of the lab includes its commit and the folder of a checkout."""
     lab = mapping_of(run.provenance.get("lab"))
     commit = f" at commit {str(lab['commit'])[:12]}" if lab.get("commit") else ""
-    place = f" in {lab.get('folder')}" if lab.get("checkout") else ""
-    own = {"sacristan": f"{lab.get('version')}{commit}{place}"} if lab else {}
+    checkout = f" in {lab.get('folder')}" if lab.get("checkout") else ""
+    own = {"sacristan": f"{lab.get('version')}{commit}{checkout}"} if lab else {}
     return {**mapping_of(run.provenance.get("packages")), **own}
 
 

@@ -172,8 +172,8 @@ def curve_of(
     `step`, `time` in seconds since the start, `wall`, in seconds since 1970 (with `start_s`), or `epoch` or a metric
     (with `others`, its (n,) values at the points); others raise PlotError.
     """
-    known = {"step": series.steps, "time": series.times, "wall": start_s + series.times}
-    positions = known.get(x, others)
+    axes = {"step": series.steps, "time": series.times, "wall": start_s + series.times}
+    positions = axes.get(x, others)
     if positions is None:
         raise PlotError(f"x: got {x!r}, expected one of {', '.join(X_AXES)}, or a metric")
     is_placed = np.isfinite(positions)

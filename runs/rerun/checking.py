@@ -106,15 +106,15 @@ def command_lines(text: str, script: Path) -> list[CommandLine]:
 
 
 def _command_line(words: Sequence[str], script: Path, number: int) -> CommandLine:
-    place = next((place for place, word in enumerate(words) if Path(word).name == script.name), None)
-    if place is None:
+    position = next((position for position, word in enumerate(words) if Path(word).name == script.name), None)
+    if position is None:
         other = next((word for word in words[:3] if word.endswith(".py")), None)
         if other is not None:
             raise LaunchError(f"command line {number}: got one of {other}, expected one of {script.name}")
         return CommandLine(shlex.join(words), tuple(words), {})
-    before = [word.partition("=") for word in words[:place]]
+    before = [word.partition("=") for word in words[:position]]
     variables = {name: value for name, equals, value in before if equals and name.isidentifier()}
-    return CommandLine(shlex.join(words[place + 1 :]), tuple(words[place + 1 :]), variables)
+    return CommandLine(shlex.join(words[position + 1 :]), tuple(words[position + 1 :]), variables)
 
 
 def check_lines(script: Path, lines: Sequence[CommandLine], *, is_run: bool = False) -> Iterator[CheckedLine]:

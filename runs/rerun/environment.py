@@ -73,7 +73,7 @@ class Differing:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """Comparison of this environment with the recorded one: differences, loud ones first, and what was not compared."""
+    """This environment compared with the recorded one: differences, loud ones first, and parts not compared."""
 
     differences: tuple[Differing, ...]
     notes: tuple[str, ...]

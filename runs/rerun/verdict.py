@@ -72,10 +72,10 @@ class Tolerance:
         Raises:
             RunsError: If it names another metric, or a glob matches none.
         """
-        known = [*run.metrics, RESULT]
+        names = [*run.metrics, RESULT]
         for name in self.by_metric:
-            if name not in known and not any(fnmatchcase(metric, name) for metric in run.metrics):
-                shown = [name for name in known if not name.startswith("system/")]
+            if name not in names and not any(fnmatchcase(metric, name) for metric in run.metrics):
+                shown = [name for name in names if not name.startswith("system/")]
                 hint = word_suggestion(name, shown)
                 raise RunsError(f"tolerance: run {run.id} has no metric {name!r}; {hint}")
 

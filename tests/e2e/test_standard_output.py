@@ -12,7 +12,7 @@ import pytest
 from tests.processes import DEVNULL, run
 
 LAB = Path(__file__).resolve().parents[2]
-LINE = "error: standard output cannot be written ({why}); what was printed is not whole\n"
+LINE = "error: standard output cannot be written ({why}); the output is incomplete\n"
 WAYS = {"full": "No space left on device", "closed": "it is closed"}
 SCRIPT = """
 import contextlib, io, json, os, sys

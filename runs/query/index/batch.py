@@ -146,9 +146,9 @@ class Batch:
     def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]]) -> None:
         """Queue the rows of new fields."""
         for origin, flat in enumerate(fields):
-            known = self._keys[origin]
+            keys = self._keys[origin]
             for name, (kind, value) in flat.items():
-                key = known.get(name) or self._new_key(origin, name)
+                key = keys.get(name) or self._new_key(origin, name)
                 self._rows[key] += (key, run, kind, value)
 
     def _put_changes(self, run: int, fields: list[dict[str, tuple[int, Any]]]) -> None:

@@ -93,8 +93,8 @@ def key_of(connection: sqlite3.Connection, name: str) -> int | None:
     if name == "_id":
         return _OF_NAME
     origin, own = split_name(name)
-    found = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
-    return found[0] if found else _OF_DURATION if name == DURATION else None
+    row = connection.execute("SELECT id FROM key WHERE name = ? AND origin = ?", (own, origin)).fetchone()
+    return row[0] if row else _OF_DURATION if name == DURATION else None
 
 
 def table_of(connection: sqlite3.Connection, key: int | None) -> str:
@@ -107,8 +107,8 @@ def table_of(connection: sqlite3.Connection, key: int | None) -> str:
     if key == _OF_DURATION:
         return _LASTING.format(key=key)
     query = "SELECT name FROM key WHERE id = ? AND origin = ? AND name IN ('status', ?)"
-    found = connection.execute(query, (key, OF_RUN, DURATION)).fetchone()
-    return "field" if found is None else _TRUE_STATUS if found[0] == "status" else _LASTING.format(key=key)
+    row = connection.execute(query, (key, OF_RUN, DURATION)).fetchone()
+    return "field" if row is None else _TRUE_STATUS if row[0] == "status" else _LASTING.format(key=key)
 
 
 def names_below(connection: sqlite3.Connection, name: str) -> dict[str, int]:
@@ -314,10 +314,10 @@ def find(connection: sqlite3.Connection, question: Question) -> list[dict[str, A
         ORDER BY {order} {ids} LIMIT ? OFFSET ?"""
     limit = -1 if question.limit is None else question.limit
     rows = connection.execute(query, [*before, *values, limit, question.offset]).fetchall()
-    found = {number: {"name": os.fsdecode(name), **dict.fromkeys(question.columns)} for number, name in rows}
+    entries = {number: {"name": os.fsdecode(name), **dict.fromkeys(question.columns)} for number, name in rows}
     for column in question.columns:
-        _fill(connection, column, found)
-    return list(found.values())
+        _fill(connection, column, entries)
+    return list(entries.values())
 
 
 def count(connection: sqlite3.Connection, tree: Filter, limit: int | None = None) -> int:

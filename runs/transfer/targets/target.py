@@ -44,7 +44,7 @@ class Target(Protocol):
         """
 
     def forget_place(self) -> None:
-        """Remove the path of the folder from what was written there."""
+        """Remove the path of the folder from the written files."""
 
 
 class TargetModule(Protocol):
