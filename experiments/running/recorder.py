@@ -117,7 +117,7 @@ class Recorder:
         """Log numbers and media; see `LabRun.log`."""
         errors: list[MetricError | MediaError] = []
         pruned = None
-        for name, value in values.items():
+        for name, value in self.metrics.log_quickly(values, step).items():
             try:
                 if isinstance(value, Media):
                     self.log_media(name, value, step)

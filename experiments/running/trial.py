@@ -143,6 +143,10 @@ class ReportingBuffer(MetricsBuffer):
             at = self._logs[0].metrics[name].last if step is None else step
             self._trial.report(name, float(value), float(at))
 
+    def log_quickly(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
+        """Leave all values to `log_scalar_metric`, which reports them."""
+        return values
+
     def after_fork_in_child(self) -> None:
         """Leave reports to the parent."""
         super().after_fork_in_child()

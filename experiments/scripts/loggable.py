@@ -23,6 +23,8 @@ _MOST_ENTRIES, _NUM_BINS = 32, 32
 
 def flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return values by name, those of nested mappings by names joined with dots."""
+    if QUICK.issuperset(map(type, values.values())):
+        return values
     if any(isinstance(value, Mapping) for value in values.values()):
         return dict(flattened(values, "", ".", lambda value: isinstance(value, Mapping)))
     return values

@@ -23,6 +23,7 @@ __all__ = ["TrackedRun"]
 
 _log = logging.getLogger(__name__)
 
+_TEXT = frozenset((str,))
 _LEVELS = {"INFO": "info", "WARN": "warning", "WARNING": "warning", "ERROR": "error"}
 # Names of W&B's run that are not here, and what to use.
 _ADVICE = {
@@ -215,7 +216,9 @@ class TrackedRun:
         if self._is_finished:
             _warn_once(self, "log", "the run has ended; what is logged from here on is lost")
             return
-        if not isinstance(data, Mapping) or not all(isinstance(name, str) for name in data):
+        if not isinstance(data, Mapping) or not (
+            _TEXT.issuperset(map(type, data)) or all(isinstance(name, str) for name in data)
+        ):
             raise TypeError(f"log: got {type(data).__name__}, expected a dict of values by name: log({{'loss': loss}})")
         self._history.log(flat(data), step, commit)
         if self._loop is not None:
