@@ -19,12 +19,13 @@ import importlib
 import importlib.metadata
 import logging
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 import wrapt
 from sacred.utils import SacredInterrupt
@@ -41,7 +42,27 @@ _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"
 # What a capture knows of the current run alone.
-_OF_A_RUN = ("_calls", "_warned", "_last", "_has_settings", "_is_left", "_passed_on", "_held", "before_first_log")
+_OF_A_RUN = (
+    "_calls",
+    "_warned",
+    "_named",
+    "_last",
+    "_has_settings",
+    "_is_left",
+    "_passed_on",
+    "_held",
+    "before_first_log",
+)
+
+
+class Jobs(Protocol):
+    """Has a run for each of the jobs that a script starts one after another."""
+
+    def begin(self, args: Sequence[str]) -> None:
+        """Begin the run of a job, which the script does alone when it is started with `args`."""
+
+    def end(self, error: BaseException | None) -> None:
+        """End the run of the job, with the error that ended the job."""
 
 
 class Capture:
@@ -53,12 +74,15 @@ class Capture:
         run: The run; None while none is recorded.
         also: Libraries that do their own work, too, although they would reach a server.
         before_first_log: Function to call before the first point; None for none.
+        jobs: Begins a run for each job that the script starts; None if all jobs are in one run.
         stood_in: Libraries that a module of an adapter stands in for.
     """
 
     def __init__(self) -> None:
         self.run: LabRun | None = None
         self.also: Collection[str] = ()
+        self.jobs: Jobs | None = None
+        self._noting = threading.Lock()
         self.stood_in: set[str] = set()
         self._attached: set[str] = set()
         self._has_others = False
@@ -67,6 +91,8 @@ class Capture:
     def _forget(self) -> None:
         self._calls: dict[str, set[str]] = {}
         self._warned: set[tuple[str, str]] = set()
+        # Libraries that people have been told of.
+        self._named: set[str] = set()
         # The library, step and value that each metric was logged with last.
         self._last: dict[str, tuple[str, Any, Any]] = {}
         self._has_settings = False
@@ -246,15 +272,19 @@ class Capture:
 
     def _note(self, library: str, call: str, *, silent: bool = False) -> None:
         """Note in the record that a call of a library is recorded; say so at its first."""
-        calls = self._calls.setdefault(library, set())
-        if call in calls or self.run is None:
-            return
-        if not calls and not silent:
+        with self._noting:
+            calls = self._calls.setdefault(library, set())
+            if call in calls or self.run is None:
+                return
+            is_first, step = not silent and library not in self._named, None
+            calls.add(call)
+            if is_first:
+                self._named.add(library)
+                step, self.before_first_log = self.before_first_log, None
+        if is_first:
             told(f"recording what the script logs with {library}")
-            step, self.before_first_log = self.before_first_log, None
-            if step is not None:
-                step()
-        calls.add(call)
+        if step is not None:
+            step()
         self.run.info.setdefault("captured", {})[library] = sorted(calls)
 
     def _warn(self, library: str, call: str, text: str) -> None:

@@ -9,12 +9,13 @@ import contextlib
 import glob
 import importlib.util
 import os
+import pkgutil
 import runpy
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +23,7 @@ from typing import Any, NoReturn
 from sacristan.configs.nearest import suggestion
 from sacristan.experiments.scripts.capturing import capture, told
 from sacristan.experiments.scripts.script_run import make_main
-from sacristan.experiments.scripts.session import Session
+from sacristan.experiments.scripts.session import Session, active_session
 from sacristan.ingredients.errors import LabError
 from sacristan.observers.errors import ArtifactError, ObserversError
 
@@ -73,7 +74,11 @@ def split_words(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 class _Rejected(Exception):  # noqa: N818 - it never leaves this module
-    """The words name nothing that can be run."""
+    """The words name nothing that can be run; `code` is what Python exits with then."""
+
+    def __init__(self, text: str, code: int = _USAGE_CODE) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 def run_program(words: Sequence[str]) -> NoReturn:
@@ -106,32 +111,46 @@ def run_program(words: Sequence[str]) -> NoReturn:
     try:
         program = _program(options, args)
         program.prepare()
-        session = None if int(os.environ.get("RANK") or 0) else _begin(options, program, before)
+        if not int(os.environ.get("RANK") or 0):
+            _begin(options, program, before)
     except _Rejected as error:
         told(f"error: {error}")
-        sys.exit(_USAGE_CODE)
+        sys.exit(error.code)
     except (LabError, ObserversError) as error:
         told(f"error: {error}")
         sys.exit(1)
-    _exit_as(program, session)
+    _exit_as(program)
 
 
-def _program(options: argparse.Namespace, args: Sequence[str]) -> _File | _Module:
+def _program(options: argparse.Namespace, args: Sequence[str]) -> _Program:
     if options.module is not None:
         if options.constants:
             raise _Rejected("--set names constants of a script; got a module (-m)")
         return _Module(options.module, args)
     if options.program is None:
         raise _Rejected("got no script; write sacristan run train.py, or sacristan run -m package.train")
+    path = str(Path(options.program).absolute())
+    if Path(path).exists() and (importer := pkgutil.get_importer(path)) is not None:
+        if options.constants:
+            raise _Rejected(
+                f"--set names constants of a script; got {options.program}, which is a folder or an archive"
+            )
+        return _Folder(options.program, args, importer)
     return _File(options.program, args, options.constants)
 
 
-def _begin(options: argparse.Namespace, program: _File | _Module, words: Sequence[str]) -> Session:
-    folder, start, main = Path.cwd(), time.time(), sys.modules["__main__"]
+def _begin(options: argparse.Namespace, program: _Program, words: Sequence[str]) -> None:
     before = words[: -len(program.words)]
     script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True, "options": before}
-    config = {**({"args": program.args} if program.args else {}), **program.constants}
-    session = Session.begin(options.name, config, script=script)
+    session = _begin_session(options, program, script)
+    capture.jobs = _Jobs(session, lambda: _begin_session(options, program, dict(script)))
+
+
+def _begin_session(options: argparse.Namespace, program: _Program, script: Mapping[str, Any]) -> Session:
+    folder, start, main = Path.cwd(), time.time(), sys.modules["__main__"]
+    # Words of the command line stand for settings where nothing else tells them.
+    config = program.constants if program.names else {"args": program.args} if program.args else {}
+    session = Session.begin(options.name or program.title, config, script=script)
     capture.begin(session.run, options.also)
     if program.names:
 
@@ -144,6 +163,25 @@ def _begin(options: argparse.Namespace, program: _File | _Module, words: Sequenc
     session.before_end(lambda: _keep(options.keep, folder, start, session))
     session.before_end(capture.end)
     return session
+
+
+class _Jobs:
+    """The runs of jobs that a script starts one after another, such as Hydra's multirun; the first one has begun."""
+
+    def __init__(self, session: Session, begin: Callable[[], Session]) -> None:
+        self._session, self._begin = session, begin
+
+    def begin(self, args: Sequence[str]) -> None:
+        """Have a run for a job, which the script would do alone if it were started with `args`."""
+        if self._session.has_ended:
+            self._session = self._begin()
+        script = self._session.run.meta_info["script"]
+        script["args"] = [*args]
+        script.pop("number", None)  # it is the only run of such a script
+
+    def end(self, error: BaseException | None) -> None:
+        """End the run of the job."""
+        self._session.end(error)
 
 
 def _keep(patterns: Sequence[str], folder: Path, start: float, session: Session) -> None:
@@ -170,9 +208,11 @@ class _File:
         words: The words that name it.
         names: Constants that were named as settings.
         constants: Those of them that have a plain value in the script.
+        title: The name of its experiment; None is that of its file.
     """
 
     kind = "file"
+    title: str | None = None
 
     def __init__(self, path: str, args: Sequence[str], names: Sequence[str]) -> None:
         self.name, self.words, self.args, self.names = path, [path], list(args), list(names)
@@ -197,6 +237,7 @@ class _Module:
     """A module, or the module `__main__` of a package."""
 
     kind = "module"
+    title: str | None = None
     names: Sequence[str] = ()
     constants: dict[str, Any] = {}  # noqa: RUF012 - never written to
 
@@ -217,10 +258,39 @@ class _Module:
         runpy._run_module_as_main(self.name)  # type: ignore[attr-defined]  # it is what `python -m` calls
 
 
+class _Folder(_Module):
+    """A folder or an archive with a `__main__.py`."""
+
+    kind = "file"
+
+    def __init__(self, path: str, args: Sequence[str], importer: Any) -> None:
+        super().__init__("__main__", args)
+        self.name, self.words, self.title = path, [path], Path(path).resolve().stem
+        self._path, self._spec = str(Path(path).absolute()), importer.find_spec("__main__")
+        if self._spec is None:
+            raise _Rejected(f"{path}: there is no __main__.py in it; name a script, or run a package with -m", code=1)
+
+    def prepare(self) -> None:
+        """Let this process look as `python FOLDER` does when its `__main__.py` is looked up."""
+        if not sys.flags.safe_path:
+            sys.path[0] = self._path
+        else:
+            sys.path.insert(0, self._path)
+        # The file in an archive is none; the archive is the source then.
+        make_main(__file__=self._spec.origin if Path(self._spec.origin).exists() else self._path, __spec__=self._spec)
+        sys.argv[:] = [self.name, *self.args]
+        sys.orig_argv[:] = [sys.executable, *sys.argv]
+
+    def run(self) -> None:
+        """Run it, as Python does."""
+        runpy._run_module_as_main("__main__", alter_argv=False)  # type: ignore[attr-defined]  # as above
+
+
+_Program = _File | _Module
+
+
 def _source_of(path: str) -> bytes:
     """Return the source of a script; reject what is none."""
-    if Path(path).is_dir():
-        raise _Rejected(f"{path}: got a folder, expected a Python script; run a package with -m")
     try:
         source = Path(path).read_bytes()
     except OSError as error:
@@ -275,26 +345,29 @@ def _spec_of(name: str) -> ModuleSpec:
 _was_interrupted = False
 
 
-def _exit_as(program: _File | _Module, session: Session | None) -> NoReturn:
-    """Run a program, and exit as Python does after it; the run ends when the process has no more code to run."""
+def _exit_as(program: _Program) -> NoReturn:
+    """Run a program, and exit as Python does after it; its run ends when the process has no more code to run."""
     global _was_interrupted
     code: Any = None
     try:
         program.run()
     except SystemExit as error:
-        if session is not None:
-            session.note_ending(error)
+        _note_ending(error)
         raise
     except BaseException as error:
-        if session is not None:
-            session.note_ending(error)
+        _note_ending(error)
         _was_interrupted = isinstance(error, KeyboardInterrupt)
         _report(error)
         code = 1
     else:
-        if session is not None:
-            session.note_ending(None)
+        _note_ending(None)
     raise SystemExit(code)
+
+
+def _note_ending(error: BaseException | None) -> None:
+    session = active_session()
+    if session is not None:
+        session.note_ending(error)
 
 
 def _report(error: BaseException) -> None:

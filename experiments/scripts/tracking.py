@@ -150,6 +150,8 @@ def _recorded(
     session = active_session()
     if session is not None and session not in _adopted:
         _adopted.append(session)
+        if settings:
+            session.run.config.pop("args", None)  # the words of the command line, which stood for them
         session.run.update_config(settings)
         return _tracked(session, settings, described, details, is_adopted=True)
     if session is not None:  # the script's next run

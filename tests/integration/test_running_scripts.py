@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -157,7 +160,7 @@ def test_module_behaves_as_under_python(tmp_path):
     ("words", "message"),
     [
         (["trian.py"], "trian.py: No such file or directory; did you mean train.py?"),
-        (["folder"], "folder: got a folder, expected a Python script"),
+        (["--set", "LR", "folder"], "--set names constants of a script; got folder, which is a folder or an archive"),
         (["data.bin"], "data.bin: this is no Python script"),
         ([], "got no script; write sacristan run train.py"),
         (["-m", "no.such"], "-m no.such: there is no such module"),
@@ -173,6 +176,153 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"sacristan: error: {message}")
     assert not (tmp_path / "my_runs").exists()
+
+
+def test_folder_and_archive_with_a_main_behave_as_under_python(tmp_path):
+    text = (
+        "import sys\nprint(__name__, __file__, __package__, __spec__.name, sys.argv, sys.orig_argv[1:], sys.path[0])\n"
+    )
+    for folder in ("plain", "run"):
+        package = tmp_path / folder / "pkg"
+        package.mkdir(parents=True)
+        (package / "__main__.py").write_text(text + "1 / 0\n")
+        with zipfile.ZipFile(tmp_path / folder / "code.zip", "w") as archive:
+            archive.writestr("__main__.py", text + "sys.exit(3)\n")
+    for name in ("pkg", "code.zip"):
+        plain = started([name, "x"], tmp_path / "plain", cold=True)
+        under = started(["-m", "sacristan", "run", name, "x"], tmp_path / "run", cold=True)
+        assert under == plain
+    with open_store(tmp_path / "run" / "my_runs") as store:
+        found = [(run.get("experiment.name"), run.status, run.get("meta.script.program")) for run in store.find()]
+    assert sorted(found) == [("code", "FAILED", "code.zip"), ("pkg", "FAILED", "pkg")]
+
+
+def test_folder_without_a_main_is_one_sentence_and_the_exit_code_of_python(tmp_path):
+    (tmp_path / "folder").mkdir()
+    plain = started(["folder"], tmp_path)
+    command = [sys.executable, "-m", "sacristan", "run", "folder"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == plain[0] == 1
+    assert done.stderr.startswith("sacristan: error: folder: there is no __main__.py in it; name a script")
+    assert not (tmp_path / "my_runs").exists()
+
+
+MULTIRUN = """
+import hydra
+import sacristan
+
+@hydra.main(version_base=None, config_path=".", config_name="conf")
+def main(config):
+    sacristan.init().log({"loss": config.lr})
+    if config.lr > 1:
+        raise ValueError("too high")
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def test_each_job_of_a_multirun_of_hydra_is_a_run(tmp_path):
+    pytest.importorskip("hydra")
+    (tmp_path / "conf.yaml").write_text("lr: 0.1\nseed: 0\n")
+    (tmp_path / "train.py").write_text(MULTIRUN)
+    plain = started(["train.py", "-m", "lr=0.5,2.0"], tmp_path)
+    under = started(["-m", "sacristan", "run", "train.py", "-m", "lr=0.5,2.0"], tmp_path)
+    assert under[0] == plain[0] == 1
+    with open_store(tmp_path / "my_runs") as store:
+        first, second = sorted(
+            (run for run in store.find("meta.script.captured=True")), key=lambda run: run.config["lr"]
+        )
+    assert (first.config, first.status) == ({"lr": 0.5, "seed": 0}, "COMPLETED")
+    assert (second.config, second.status) == ({"lr": 2.0, "seed": 0}, "FAILED")
+    assert [run.get("meta.script.args") for run in (first, second)] == [["lr=0.5"], ["lr=2.0"]]
+    assert [run.metric("loss").values.tolist() for run in (first, second)] == [[0.5], [2.0]]
+
+
+LOGS_IN_THREADS = """
+import threading
+import wandb
+
+run = wandb.init(config={"lr": 0.1})
+together = threading.Barrier(8)
+
+def work(number):
+    together.wait()
+    run.log({f"loss/{number}": number})
+
+threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+"""
+
+
+def test_library_is_named_once_and_settings_stand_for_the_words(tmp_path):
+    (tmp_path / "train.py").write_text(LOGS_IN_THREADS)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py", "--lr=0.1"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0
+    assert done.stderr.count("sacristan: recording what the script logs with wandb") == 1
+    assert only_run(tmp_path).config == {"lr": 0.1}
+
+
+ODD_VALUES = """
+import math
+import sacristan
+
+class Odd:
+    def __float__(self):
+        raise RuntimeError("no number")
+
+run = sacristan.init()
+for step in range(3):
+    run.log({"text": "a", "nan": math.nan, "inf": -math.inf, "none": None, "complex": 1j, "list": [1, 2], "odd": Odd()})
+    run.log({"huge": 10**400, "bool": True})
+"""
+
+
+def test_values_that_are_no_numbers_are_kept_or_named_once(tmp_path):
+    (tmp_path / "train.py").write_text(ODD_VALUES)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert len(lines) == 3, done.stderr
+    assert [sum(word in line for line in lines) for word in ("an Odd cannot be logged", "huge: ", "Recorded in")] == [
+        1
+    ] * 3
+    found = only_run(tmp_path)
+    assert found.status == "COMPLETED"
+    assert [len(found.metric(name)) for name in ("nan", "inf", "bool")] == [3, 3, 3]
+
+
+def test_script_that_runs_another_one_has_a_run_of_its_own(tmp_path):
+    (tmp_path / "inner.py").write_text("print('inner')\nraise SystemExit(5)\n")
+    words = [sys.executable, "-m", "sacristan", "run", "inner.py"]
+    (tmp_path / "outer.py").write_text(f"import subprocess, sys\nsys.exit(subprocess.call({words!r}))\n")
+    code, shown, _ = started(["-m", "sacristan", "run", "outer.py"], tmp_path)
+    assert (code, shown) == (5, "inner\n")
+    with open_store(tmp_path / "my_runs") as store:
+        assert sorted((run.get("experiment.name"), run.status, run.output) for run in store.find())[0] == (
+            "inner", "FAILED", "inner\n",
+        )  # fmt: skip
+        assert len(store.find()) == 2
+
+
+def test_folder_that_cannot_be_written_costs_no_run(small_disk):
+    (small_disk / "train.py").write_text("print('hi')\n")
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=small_disk, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stdout) == (0, "hi\n")
+    where = re.fullmatch(
+        r"my_runs cannot be written \(Read-only file system\); this run is recorded in (.*)/1\n"
+        r"sacristan: Recorded in (.*)/1\n", done.stderr,
+    )  # fmt: skip
+    assert where is not None, done.stderr
+    assert where[1] == where[2]
+    with open_store(where[1]) as store:
+        assert store.get("1").status == "COMPLETED"
+    shutil.rmtree(where[1])
 
 
 def test_constants_and_kept_files_are_in_the_record(tmp_path):

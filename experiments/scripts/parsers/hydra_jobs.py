@@ -1,4 +1,4 @@
-"""Hydra: the config of a job, composed and resolved; overrides count as typed."""
+"""Hydra: the config of a job, composed and resolved; overrides count as typed. Each job of a multirun is a run."""
 
 from __future__ import annotations
 
@@ -16,11 +16,18 @@ def attach(module: Any, capture: Capture) -> None:
 
     @functools.wraps(run_job)
     def run(task_function: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        jobs = capture.jobs if str(config.hydra.mode).endswith("MULTIRUN") else None
         try:
+            if jobs is not None:
+                jobs.begin([str(word) for word in config.hydra.overrides.task])
             _tell(capture, config)
         except Exception:  # an interpolation that cannot be resolved, which Hydra itself will report
             capture.unknown("hydra", "run_job")
-        return run_job(task_function, config, *args, **kwargs)
+        done = run_job(task_function, config, *args, **kwargs)
+        if jobs is not None:
+            error = done._return_value if done.status.name == "FAILED" else None
+            jobs.end(error if isinstance(error, BaseException) else None)
+        return done
 
     module.run_job = run
 
