@@ -235,7 +235,8 @@ class Sync:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_store_place(parser, "folder of runs")
         parser.add_argument(
-            "--url", help="mongodb:// URL to use instead of the recorded one, such as one with a password"
+            "--url",
+            help="URL to use instead of the recorded one, such as one with a password; or of another store",
         )
         add_json(parser)
 

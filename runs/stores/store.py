@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,18 +14,17 @@ from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.query.names import COMMON_FIELDS
 from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.authors import Author
-from sacristan.runs.stores.changes import Discarded, Removed, StagedRun, staging_folder
+from sacristan.runs.stores.changes import staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
 from sacristan.runs.stores.field_names import FieldNames, require_searchable
 from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
 from sacristan.runs.stores.messages import Messages
-from sacristan.runs.stores.notes import Notes
 from sacristan.runs.stores.reports import Reports
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.run_list import RunList
 from sacristan.runs.stores.saved_views import SavedViews
-from sacristan.runs.stores.whole_runs import Copied, WholeRuns
+from sacristan.runs.stores.whole_runs import WholeRuns
 
 if TYPE_CHECKING:
     import pandas
@@ -40,7 +39,7 @@ __all__ = ["NEWEST_FIRST", "Store"]
 _SHOWN = 20
 
 
-class Store(contextlib.AbstractContextManager["Store"]):
+class Store(WholeRuns, contextlib.AbstractContextManager["Store"]):
     """All runs of one place, a folder or a database: find, read, tag, remove and add them.
 
     A store serves one thread. It holds an index or a connection until you close it, by `close` or with a `with` block.
@@ -76,8 +75,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.messages = Messages(backend.documents)
         self.aliases = Aliases(self)
         self._open_folder = open_folder
-        self._notes = Notes(self)
-        self._whole_runs = WholeRuns(self, self._notes)
         self._names = FieldNames(backend)
 
     def __repr__(self) -> str:
@@ -369,120 +366,6 @@ class Store(contextlib.AbstractContextManager["Store"]):
             found = []
         return Lineage(found[0].made_by, found[0].used_by) if found else Lineage((), ())
 
-    # ------------------------------------------------------------------ notes
-
-    def tag(self, run: Run, add: Iterable[str] = (), remove: Iterable[str] = ()) -> Run:
-        """Attach tags to a run, and take others away; return the run as it is now.
-
-        A tag is the field `tags.NAME`: `find("tags.best=True")`.
-
-        Args:
-            run: The run.
-            add: Tags to attach, of letters, digits, `-` and `_`.
-            remove: Tags to take away.
-
-        Raises:
-            FilterError: If a tag has other characters.
-        """
-        return self._notes.tag(run, add, remove)
-
-    def write_note(self, run: Run, text: str, was: str | None = None) -> Run:
-        """Replace the note on a run; return the run as it is now.
-
-        Args:
-            run: The run.
-            text: The new note.
-            was: The note to replace; by default any.
-
-        Raises:
-            ChangedError: If the present note differs from `was`; it stays.
-        """
-        return self._notes.write(run, text, was)
-
-    def rename(self, run: Run, name: str, was: str | None = None) -> Run:
-        """Give a run a display name; return the run as it is now. Its ids stay.
-
-        Args:
-            run: The run.
-            name: The name, of at most 200 characters on one line; an empty one removes it.
-            was: The name to replace; by default any.
-
-        Raises:
-            FilterError: If the name is too long.
-            ChangedError: If the present name differs from `was`; it stays.
-        """
-        return self._notes.rename(run, name, was)
-
-    def paint(self, run: Run, colour: str) -> Run:
-        """Choose the colour of a run's curves on the board; return the run as it is now.
-
-        Args:
-            run: The run.
-            colour: Red, green and blue, such as `#d62728`; an empty text removes the choice.
-
-        Raises:
-            FilterError: If it is no such colour.
-        """
-        return self._notes.paint(run, colour)
-
-    def note_reproduction(self, run: Run, entry: Mapping[str, Any]) -> Run:
-        """Note that a run was reproduced, or is a reproduction; return the run as it is now.
-
-        Args:
-            run: The run.
-            entry: The verdict, as `sacristan.runs.rerun.reproducing` makes it.
-        """
-        return self._notes.note_reproduction(run, entry)
-
-    # ------------------------------------------------------------------ removing
-
-    def remove(self, runs: Iterable[Run]) -> Removed:
-        """Remove runs for good, and delete contents that no other run uses.
-
-        A run is removed completely or not at all: a killed removal leaves nothing that looks like a whole run, and
-        `collect` deletes the rest. Runs share the contents of sources, resources and media. A content is deleted when
-        no remaining run names it and nothing touched it for an hour, as a starting run may be about to name it.
-        Versions of artifacts have their own names, and stay.
-
-        Other stores keep their copy of a run, and `sacristan sync` does not bring it back.
-
-        Args:
-            runs: Runs of this store.
-
-        Raises:
-            StoreError: If one of them is running, and then none is removed; or if the store cannot be written.
-        """
-        return self._whole_runs.remove(runs)
-
-    def discard(self, runs: Iterable[Run]) -> Removed:
-        """Move runs to the trash, where `find` and `get` ignore them; `restore` brings them back until `collect`.
-
-        Raises:
-            StoreError: If one of them is running, and then none is moved; or if the store cannot be written.
-        """
-        return self._whole_runs.discard(runs)
-
-    def trash(self) -> list[Discarded]:
-        """Return the runs in the trash, last discarded first."""
-        return self._whole_runs.listed()
-
-    def restore(self, key: str | int) -> Run:
-        """Bring a run back from the trash, under its id; in a folder, under the next number if its id is taken.
-
-        Args:
-            key: The id that it had, its uid, or an unambiguous beginning of its uid. If several runs had the same id,
-                the last discarded one returns.
-
-        Raises:
-            RunNotFoundError: If the trash has no such run, or more than one.
-            StoreError: If the store cannot be written or has a run with this uid, or another process was faster.
-        """
-        return self._whole_runs.restore(key)
-
-    def collect(self) -> Removed:
-        """Delete the trash, leftovers of killed removals, copies and imports, and contents without a run."""
-        return self._whole_runs.collect()
-
     # ------------------------------------------------------------------ adding
 
     @property
@@ -493,22 +376,3 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def staging(self) -> contextlib.AbstractContextManager[Path]:
         """Return an empty folder, for a `with` block, in which to prepare runs for `add`."""
         return staging_folder(self.backend.staging_home)
-
-    def add(self, staged: StagedRun) -> Copied:
-        """Add a run that was prepared in `staging`, unless a run with its uid is there.
-
-        It appears at once, with the next free id. If `add` is killed, a folder has nothing that looks like a run, and a
-        database has a run with the status COPYING, which the next `add` of it finishes.
-
-        Args:
-            staged: The run.
-
-        Raises:
-            StoreError: If the store cannot be written, or the run is damaged.
-        """
-        return self._whole_runs.add(staged)
-
-    def tell(self, task: str, done: int, total: int) -> None:
-        """Report to `on_progress` that a `task`, such as `removing runs`, has `done` so much of a `total`."""
-        if self.on_progress is not None:
-            self.on_progress(task, done, total)

@@ -15,8 +15,7 @@ import pytest
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
 from sacristan.observers.record.identity import lease
-from sacristan.runs import copy, open_store
-from sacristan.runs.errors import StoreError
+from sacristan.runs import StoreError, copy, open_store
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.stores.run import HELD
 from sacristan.runs.work.claims import is_pending, last_claims, point_claims, run_claims

@@ -718,10 +718,9 @@ def test_a_sweep_that_judges_nothing_runs_its_points_and_has_no_best(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("sacristan.runs.sweeps.study.mongo_home._ANSWER_MS", 100)
+def test_an_outage_of_the_database_is_waited_out(sweep, mongod, caplog):
     mongod.start()
-    grid = sweep(destination=Destination(mongod.url, "lab"))
+    grid = sweep(destination=Destination(f"{mongod.url}/?serverSelectionTimeoutMS=100&connectTimeoutMS=100", "lab"))
     study = Study(grid.home, grid.definition, grid.spec)
     mongod.kill()
     with contextlib.closing(grid.place.home("s")) as other, pytest.raises(StoreError, match="MongoDB at mongodb"):
@@ -740,10 +739,9 @@ def test_an_outage_of_the_database_is_waited_out(sweep, mongod, monkeypatch, cap
 
 
 @pytest.mark.slow
-def test_a_server_that_is_slow_to_answer_at_first_is_waited_for(sweep, mongod, monkeypatch, caplog):
-    monkeypatch.setattr("sacristan.runs.sweeps.study.mongo_home._ANSWER_MS", 100)
+def test_a_server_that_is_slow_to_answer_at_first_is_waited_for(sweep, mongod, caplog):
     mongod.start()
-    grid = sweep(destination=Destination(mongod.url, "lab"))
+    grid = sweep(destination=Destination(f"{mongod.url}/?serverSelectionTimeoutMS=100&connectTimeoutMS=100", "lab"))
     os.kill(mongod.pid, signal.SIGSTOP)
     with ThreadPoolExecutor() as pool, contextlib.closing(grid.place.home("s")) as other:
         asked = pool.submit(other.definition)

@@ -65,6 +65,8 @@ def test_every_point_of_a_script_is_a_run_and_the_best_one_is_named_by_its_comma
     again = swept(*words)
     assert again.returncode == 0
     assert len(runs_in(tmp_path)) == 4
+    other = swept(*words[:3], "--metric", "val/acc.max", "--id", "first", *words[-3:])
+    assert "--id: got 'first', a sweep with the objective 'maximize val/acc.max', not 'minimize" in other.stderr
 
 
 def test_a_module_is_searched_at_random_by_two_workers(swept, tmp_path):

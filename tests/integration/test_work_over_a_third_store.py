@@ -135,6 +135,18 @@ def test_board_shows_a_sweep_over_a_third_store(lab):
         assert "4 of 4" in client.get("/sweeps/s").text
 
 
+def test_runs_of_a_folder_are_synced_into_a_third_store_once_and_nothing_is_left_to_reap(lab):
+    for rate in ("0.1", "0.2"):
+        done = run([sys.executable, "-m", "sacristan", "run", "train.py", f"--lr={rate}"], stderr=STDOUT, **lab.options)
+        assert done.returncode == 0, done.stdout
+    sync = [sys.executable, "-m", "sacristan", "sync", "my_runs", "--url", lab.url]
+    for outcome in ("delivered", "up to date"):
+        said = run(sync, stderr=STDOUT, **lab.options).stdout
+        assert [f"{outcome} as run {number} ({lab.url})" in said for number in (1, 2)] == [True, True], said
+    assert [(status, lr) for status, lr, _ in lab.runs()] == [("COMPLETED", 0.1), ("COMPLETED", 0.2)]
+    assert lab.call("reap") == ""
+
+
 def test_queue_over_a_third_store_starts_a_run_once_and_has_its_record(lab):
     done = run([sys.executable, "tiny.py", "-F", "origin", "-q", "with", "x=3"], stderr=STDOUT, **lab.options)
     assert done.returncode == 0, done.stdout

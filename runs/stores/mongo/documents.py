@@ -66,7 +66,10 @@ class MongoDocuments(Documents):
                 wanted.append({"_id": {"$gt": f"{start}{after or ''}", **({"$lt": f"{owner}0"} if owner else {})}})
             query: Document = {name: {"$in": list(values)} for name, values in (where or {}).items()}
             query |= {"$or": wanted} if len(wanted) > 1 else wanted[0] if wanted else {}
-            found = self._collection(kind).find(query, None if entries is None else dict.fromkeys(("_id", *entries), 1))
+            documents = self._mongo.collections.sent.named(
+                kind
+            )  # at the primary, which has what others have just written
+            found = documents.find(query, None if entries is None else dict.fromkeys(("_id", *entries), 1))
             named = {str(document.pop("_id")).removeprefix(start): _shown(kind, document) for document in found}
         return {name: named[name] for name in sorted(named)}
 
@@ -115,10 +118,6 @@ class MongoDocuments(Documents):
                 return_document=ReturnDocument.AFTER,
             )
         return None if counted is None else int(counted[_COUNTED]) - 1
-
-    def _collection(self, kind: str) -> Collection_[Document]:
-        """Return the collection to read documents from that others have written just now."""
-        return self._mongo.collections.sent.named(kind)
 
     # Each of the following returns None if another process wrote first.
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sacristan.runs import ReportError
 from sacristan.runs.comparison.report_blocks import KINDS, Block, end_of_block
-from sacristan.runs.errors import ReportError
 
 
 def test_words_and_options_are_read_as_written():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
-from sacristan.runs.errors import StoreAwayError
+from sacristan.runs import StoreAwayError
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.mongo.database import errors_of
 from sacristan.runs.stores.opening import open_backend
