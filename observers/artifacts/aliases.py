@@ -25,7 +25,17 @@ from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.stored_files import share
 
-__all__ = ["LATEST", "AliasMoves", "Move", "check_alias", "is_same", "next_move", "not_an_alias", "present_moves"]
+__all__ = [
+    "LATEST",
+    "AliasMoves",
+    "Move",
+    "check_alias",
+    "check_removable",
+    "is_same",
+    "next_move",
+    "not_an_alias",
+    "present_moves",
+]
 
 # Always names the newest version; nobody moves it.
 LATEST = "latest"
@@ -152,6 +162,19 @@ def _expected(was: int | str) -> int | None:
     if was and not _VERSION.fullmatch(was):
         raise ArtifactError(f"was: got {was!r}, expected a version such as v6, or nothing if the alias must be new")
     return int(was.lstrip("vV")) if was else None
+
+
+def check_removable(name: str, version: int, newest: int, present: Mapping[str, Move]) -> None:
+    """Reject the removal of a version that an alias, or `latest`, names."""
+    if named := [alias for alias, move in present.items() if move.version == version]:
+        raise ArtifactError(
+            f"{name}:v{version} is {', '.join(named)}: move the alias to another version first, or remove it: "
+            f"sacristan artifacts alias {name} --remove {named[0]}"
+        )
+    if version == newest:
+        raise ArtifactError(
+            f"{name}:v{version} is the newest version, which {name}:latest names; log a newer one first"
+        )
 
 
 def is_same(move: Move, last: Move | None) -> bool:

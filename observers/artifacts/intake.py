@@ -20,7 +20,7 @@ from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import sync_file, sync_folder
 from sacristan.observers.record.locking import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
-from sacristan.observers.record.stored_files import make_shared, share, write_sparsely
+from sacristan.observers.record.stored_files import clone, make_shared, share, write_sparsely
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
@@ -55,9 +55,12 @@ class Incoming:
             self._lock.release()
 
     def holds(self, sha256: str, num_bytes: int) -> bool:
-        """Tell whether the store has a content, judging by its length."""
+        """Tell whether the store has a content, judging by its length; `reclaim` keeps it from now on for a while."""
+        path = content_path(self.contents, sha256)
         try:
-            return content_path(self.contents, sha256).stat().st_size == num_bytes
+            with contextlib.suppress(PermissionError):  # another user's
+                os.utime(path)
+            return path.stat().st_size == num_bytes
         except OSError:
             return False
 
@@ -68,12 +71,16 @@ class Incoming:
         """
         path = self.folder / f"taken-{secrets.token_hex(8)}"
         sha256, num_bytes = hashlib.sha256(), 0
-        with path.open("xb") as copy:
-            while num_bytes <= expected_bytes and (chunk := _read(stream)):
+        with path.open("x+b") as copy:
+            is_clone = clone(stream, copy)
+            source = copy if is_clone else stream
+            while num_bytes <= expected_bytes and (chunk := _read(source)):
                 sha256.update(chunk)
                 num_bytes += len(chunk)
-                write_sparsely(copy, chunk)
-            copy.truncate()
+                if not is_clone:
+                    write_sparsely(copy, chunk)
+            if not is_clone:
+                copy.truncate()
         digest = sha256.hexdigest()
         if self.holds(digest, num_bytes):
             path.unlink()

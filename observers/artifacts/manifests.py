@@ -79,6 +79,11 @@ class Manifests:
             ) from error
         return from_manifest(document, name, number, self.contents, self._mover) if raw else None
 
+    def remove(self, name: str, number: int) -> None:
+        """Remove a manifest; a killed process leaves it or removes it."""
+        (self.home / name / f"v{number}.json").unlink()
+        sync_folder(self.home / name)
+
     def latest(self, name: str) -> ArtifactVersion | None:
         """Return the newest version; None if there is none.
 

@@ -18,13 +18,22 @@ import dataclasses
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
-from sacristan.observers.artifacts.aliases import AliasMoves, Move, check_alias, is_same, next_move, not_an_alias
+from sacristan.observers.artifacts.aliases import (
+    AliasMoves,
+    Move,
+    check_alias,
+    check_removable,
+    is_same,
+    next_move,
+    not_an_alias,
+)
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
 from sacristan.observers.artifacts.manifests import Manifests
 from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
@@ -46,6 +55,8 @@ _log = logging.getLogger(__name__)
 ARTIFACTS = "_artifacts"
 MAX_METADATA_BYTES = 256 * 1024
 MAX_METADATA_DEPTH = 32
+# Before the name of a content that is about to be deleted.
+_ASIDE = ".removing-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -297,6 +308,61 @@ class ArtifactStore:
         """
         return AliasMoves(self._folder(check_name(name)) / "aliases").all()
 
+    # ------------------------------------------------------------------ removing
+
+    def remove(self, name: str, version: int) -> None:
+        """Remove a version; its number is not given again, and `reclaim` deletes contents that no version has any more.
+
+        Args:
+            name: The artifact's name.
+            version: The version's number.
+
+        Raises:
+            ArtifactNotFoundError: If there is no such version.
+            ArtifactError: If an alias or `latest` names it, or the store cannot be written.
+        """
+        folder = self._folder(check_name(name)) / "aliases"
+        self.resolve(f"{name}:v{version}")
+        with self._writing(f"{name}:v{version}", "check its permissions"):
+            make_shared(folder, self.root)
+            with claimed(folder):  # no alias is moved meanwhile
+                newest = self.resolve(name).version
+                check_removable(name, version, newest, AliasMoves(folder).present())
+                self._manifests.remove(name, version)
+
+    def reclaim(self, grace_s: float) -> tuple[list[int], int]:
+        """Delete contents that no version has; return their sizes, and how many younger ones stay.
+
+        Args:
+            grace_s: Contents that were stored or found again within these seconds stay; a version may soon name them.
+
+        Raises:
+            ArtifactDamagedError: If a manifest is damaged, which may name any content; then all stay.
+            ArtifactError: If the store cannot be read.
+        """
+        with self._writing("artifacts", "check its permissions"):
+            for path in self.contents.glob(f"??/{_ASIDE}*"):  # of a killed process
+                _put_back(path)
+            oldest, named, sizes = time.time() - grace_s, self._named_contents(), []
+            unused = [path for path in self.contents.glob("??/*") if path.name not in named]
+            old = [path for path in unused if path.stat().st_mtime < oldest]
+            # Set aside first, so that who logs the same content from now on stores it again.
+            aside = [path.rename(path.with_name(_ASIDE + path.name)) for path in old]
+            named = self._named_contents()
+            for path in aside:
+                status = path.stat()
+                if path.name.removeprefix(_ASIDE) in named or status.st_mtime >= oldest:
+                    _put_back(path)
+                else:
+                    path.unlink()
+                    sizes.append(status.st_size)
+        return sizes, len(unused) - len(old)
+
+    def _named_contents(self) -> set[str]:
+        every = ((name, number) for name in self.names() for number in self._manifests.numbers(name))
+        versions = (self._manifests.read(name, number) for name, number in every)
+        return {file.sha256 for version in versions if version is not None for file in version.files}
+
     # ------------------------------------------------------------------ reading
 
     def names(self) -> list[str]:
@@ -388,6 +454,15 @@ class ArtifactStore:
             return f"{reference}: {where} has no such version of {name}; it has v{numbers[0]}{last}"
         hint = word_suggestion(name, self.names(), "log it first: _run.log_artifact(name, path)")
         return f"{reference}: {where} has no artifact {name}; {hint}"
+
+
+def _put_back(path: Path) -> None:
+    """Give a content that was set aside its name again, unless it was stored again."""
+    content = path.with_name(path.name.removeprefix(_ASIDE))
+    if content.exists():
+        path.unlink()
+    else:
+        path.rename(content)
 
 
 def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
 from sacristan.observers.record.files import open_regular, replacing
-from sacristan.observers.record.stored_files import write_sparsely
+from sacristan.observers.record.stored_files import clone, write_sparsely
 
 __all__ = [
     "AliasMover",
@@ -216,11 +216,14 @@ class ArtifactVersion:
                 return target
             target.parent.mkdir(parents=True, exist_ok=True)
             with self.stored(file) as source, replacing(target, durable=False) as stream:
+                is_clone = clone(source, stream)
                 sha256 = hashlib.sha256()
                 while chunk := source.read(CHUNK_BYTES):
                     sha256.update(chunk)
-                    write_sparsely(stream, chunk)
-                stream.truncate()
+                    if not is_clone:
+                        write_sparsely(stream, chunk)
+                if not is_clone:
+                    stream.truncate()
                 if sha256.hexdigest() != file.sha256:
                     self._refuse_content(file)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from sacristan.runs.commands.terminal.arguments import add_json, add_store, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
-from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
+from sacristan.runs.commands.terminal.text import (
+    Cell,
+    Column,
+    harmless,
+    print_json,
+    print_table,
+    print_text,
+    print_to_stderr,
+)
 from sacristan.runs.documents.versions import (
     STATISTICS,
     ComparedVersions,
@@ -15,13 +24,17 @@ from sacristan.runs.documents.versions import (
     compared_versions,
     shown_version,
 )
+from sacristan.runs.errors import RunsError, StoreError
 from sacristan.runs.query.flattening import dotted
-from sacristan.runs.query.texts import MISSING, count_text, size_text, value_text
+from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text, time_text, value_text
+from sacristan.runs.query.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sacristan.observers.artifacts.aliases import Move
+    from sacristan.runs.stores.content import StoredArtifact
+    from sacristan.runs.stores.store import Store
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -62,7 +75,20 @@ class ArtifactAliases(TypedDict):
     moves: NotRequired[list[AliasMove]]
 
 
-JSON = CONTENTS | ArtifactAliases | ShownVersion | ComparedVersions
+class RemovedVersions(TypedDict):
+    """Versions that were removed; printed by `rm` and `gc`.
+
+    Attributes:
+        versions: Such as `net:v3`.
+        contents, bytes: Number and size of the files that were deleted.
+    """
+
+    versions: list[str]
+    contents: int
+    bytes: int
+
+
+JSON = CONTENTS | ArtifactAliases | ShownVersion | ComparedVersions | RemovedVersions
 # Sections of a comparison, in the order in which they are printed.
 _PARTS = ("aliases", "data", "config", "metrics", "metadata", "sizes", "files")
 
@@ -95,11 +121,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     compare.add_argument("a", metavar="A", help="a version, such as net:champion")
     compare.add_argument("b", metavar="B", help="another version, such as net:v7")
     add_json(compare)
+    about = "Remove versions of an artifact, after asking. A version that an alias names is not removed."
+    rm = actions.add_parser("rm", help="remove versions", description=about)
+    add_store(rm)
+    rm.add_argument("name", metavar="NAME", help="the artifact")
+    rm.add_argument("versions", nargs="+", metavar="VERSION", help="such as v7")
+    about = """Remove versions that have been neither logged nor used for some time, after asking, and delete the
+    contents that no other version has. The newest version of an artifact stays."""
+    gc = actions.add_parser("gc", help="remove old versions", description=about)
+    add_store(gc)
+    gc.add_argument("names", nargs="*", metavar="NAME", help="artifacts (all)")
+    gc.add_argument("--older-than", required=True, type=_age, metavar="AGE", help="such as 30d or 12h")
+    gc.add_argument(
+        "--keep-aliased", action="store_true", help="leave versions that an alias names; else they are an error"
+    )
+    for action in (rm, gc):
+        action.add_argument("--yes", action="store_true", help="do not ask")
+        add_json(action)
+
+
+def _age(text: str) -> float:
+    """Argument type of a duration, in seconds."""
+    seconds = seconds_of(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration such as 30d or 12h")
+    return seconds
 
 
 def main(arguments: argparse.Namespace) -> int:
     """List files or write them into a folder; move aliases; show and compare versions."""
-    actions = {"alias": _alias, "show": _show, "compare": _compare}
+    actions = {"alias": _alias, "show": _show, "compare": _compare, "rm": _rm, "gc": _gc}
     if arguments.action in actions:
         return actions[arguments.action](arguments)
     return list_or_get(arguments, "artifacts", lambda run: {**run.checkpoints, **run.artifacts})
@@ -184,6 +235,47 @@ def _compare(arguments: argparse.Namespace) -> int:
         if rows:
             columns = [Column(name, is_kept=True), Column(compared["a"]), Column(compared["b"])]
             print_table(columns, [[Cell(text) for text in row] for row in rows])
+    return 0
+
+
+def _rm(arguments: argparse.Namespace) -> int:
+    with open_given(arguments) as store:
+        chosen = [store.aliases.resolve(f"{arguments.name}:{version}") for version in arguments.versions]
+        return _remove(store, list({each.version: each for each in chosen}.values()), arguments)
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    with open_given(arguments) as store:
+        found = store.aliases.removable(arguments.names, arguments.older_than)
+        aliased = [(version, aliases) for version, aliases in found if aliases]
+        if aliased and not arguments.keep_aliased:
+            named = ", ".join(f"{each.name}:v{each.version} ({', '.join(aliases)})" for each, aliases in aliased)
+            raise StoreError(
+                f"aliases name versions that are old: {named}; leave them with --keep-aliased, or move the aliases"
+            )
+        return _remove(store, [version for version, aliases in found if not aliases], arguments)
+
+
+def _remove(store: Store, versions: list[StoredArtifact], arguments: argparse.Namespace) -> int:
+    """Remove versions, after asking; the exit code is 1 if nobody agreed."""
+    names = [f"{each.name}:v{each.version}" for each in versions]
+    if versions and not arguments.yes:
+        for name, each in zip(names, versions, strict=True):
+            uses = count_text(len(each.used_by), "run")
+            print_to_stderr(f"  {name}  {size_text(each.num_bytes)}  {time_text(each.created)}, used by {uses}")
+        total = f"{count_text(len(versions), 'version')}, {size_text(sum(each.num_bytes for each in versions))}"
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise RunsError(f"artifacts {arguments.action} removes {total}; add --yes if nobody can be asked")
+        print(harmless(f"remove {total} from {store.where} for good? [y/N] "), end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            print_to_stderr("nothing is removed")
+            return 1
+    removed = store.aliases.remove_versions(versions)
+    if arguments.json:
+        print_json(RemovedVersions(versions=names, contents=removed.num_contents, bytes=removed.num_bytes))
+    else:
+        print_text(f"removed {list_text(names)}" if names else "no version is that old")
+        print_text(f"reclaimed {count_text(removed.num_contents, 'file')}, {size_text(removed.num_bytes)}")
     return 0
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.nearest import word_suggestion
@@ -16,7 +18,9 @@ from sacristan.observers.artifacts.aliases import (
 )
 from sacristan.observers.artifacts.version import check_name, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
+from sacristan.observers.record.identity import is_uid
 from sacristan.runs.errors import ChangedError, RunNotFoundError, StoreError
+from sacristan.runs.stores.changes import GRACE_S, Removed
 from sacristan.runs.stores.record import RunStore
 
 if TYPE_CHECKING:
@@ -113,7 +117,39 @@ class Aliases:
             return move.document()
 
         self._store.backend.documents.change(_KIND, move.key, written, name)
+        if version is not None and not self._store.backend.artifact_versions(name, version):
+            self.move(name, alias, None if last is None else last.version)  # a database has no lock
+            raise ChangedError(f"{name}:v{version} has just been removed; {name}:{alias} names what it named before")
         return move
+
+    def removable(self, names: Sequence[str], older_than_s: float) -> list[tuple[StoredArtifact, list[str]]]:
+        """Return the versions that were neither logged nor used within some time, with the aliases that name each.
+
+        The newest version of an artifact, which `latest` names, is left out.
+
+        Args:
+            names: Artifacts; all of the store if there are none.
+            older_than_s: Seconds since the version was logged, and the last run that logged or used it started.
+        """
+        found, oldest = [], time.time() - older_than_s
+        for name in names or self._store.backend.artifacts():
+            present = self.of(name)
+            for each in self._store.backend.artifact_versions(name)[:-1]:
+                if _last_use(each) < oldest:
+                    found.append((each, [alias for alias, move in present.items() if move.version == each.version]))
+        return found
+
+    def remove_versions(self, versions: Iterable[StoredArtifact]) -> Removed:
+        """Remove versions, and delete the contents that no other version has; an error leaves those that follow.
+
+        Raises:
+            StoreError: If an alias names one, it is the newest, or it cannot be removed.
+        """
+        removed = Removed()
+        for each in versions:
+            self._store.backend.remove_version(each.name, each.version)
+        self._store.backend.reclaim(removed, GRACE_S)
+        return removed
 
     def _next(self, last: Move | None, name: str, alias: str, version: int | None, was: int | str | None) -> Move:
         target = None if version is None else (version, self._require(name, version).digest)
@@ -136,6 +172,12 @@ class Aliases:
         """Return the aliases that name a version, with `latest` if it is the newest one."""
         named = [alias for alias, move in self.of(version.name).items() if move.version == version.version]
         return [*([LATEST] if version.version == newest else []), *named]
+
+
+def _last_use(version: StoredArtifact) -> float:
+    """Return when a version was logged, or the last run started that logged or used it; uids begin with that time."""
+    runs = [int(uid[:12], 16) / 1000 for uid in (*version.made_by, *version.used_by) if is_uid(uid)]
+    return max([0.0 if version.created is None else version.created.timestamp(), *runs])
 
 
 def _checked(check: Any, value: Any) -> Any:

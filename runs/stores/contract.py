@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from sacristan.runs.errors import StoreError
 from sacristan.runs.query.filters import Filter, Question
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.content import Content
@@ -306,6 +307,13 @@ class Backend(abc.ABC):
 
         Its contents may be stored in `into`, a folder of runs. A StoreError means that it is missing or damaged.
         """
+
+    def remove_version(self, name: str, version: int) -> None:
+        """Remove a version of an artifact; `reclaim` deletes its contents.
+
+        A StoreError means that there is none, or an alias names it, or, by default, that the store keeps all versions.
+        """
+        raise StoreError(f"{self.where} keeps all versions of artifacts")
 
     # ------------------------------------------------------------------ whole runs
 

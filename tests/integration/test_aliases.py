@@ -183,6 +183,55 @@ def test_versions_are_shown_and_compared_with_their_runs(tmp_path, capsys, reque
     assert "net:v1 and net:v1 have the same files" in call("compare", "net:champion", "net:v1")
 
 
+def test_old_versions_are_removed_but_for_those_with_aliases(where, capsys, monkeypatch):
+    def call(*words):
+        code = main(["artifacts", words[0], "--store", where, *words[1:]])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    with open_store(where) as store:
+        store.aliases.move("net", "champion", 1)
+    code, out, err = call("rm", "net", "v1", "--yes")
+    assert (code, out) == (1, "")
+    assert "net:v1 is champion: move the alias to another version first, or remove it" in err
+    code, _, err = call("gc", "--older-than", "0s", "--yes")
+    assert code == 1
+    assert "aliases name versions that are old: net:v1 (champion); leave them with --keep-aliased" in err
+    assert "no version is that old" in call("gc", "--older-than", "1d", "--yes")[1]
+    code, _, err = call("gc", "--older-than", "0s", "--keep-aliased")
+    assert code == 1
+    assert "artifacts gc removes 1 version, 1 bytes; add --yes if nobody can be asked" in err
+    document = checked("artifacts", call("gc", "--older-than", "0s", "--keep-aliased", "--yes", "--json")[1])
+    assert document["versions"] == ["net:v2"]
+    with open_store(where) as store:
+        assert [version.version for version in store.artifact_versions("net")] == [1, 3]
+        with pytest.raises(RunNotFoundError, match=r"net:v2: .* has no such version"):
+            store.aliases.move("net", "champion", 2)
+    with pytest.raises(SystemExit):
+        call("gc", "--older-than", "old")
+
+
+def test_alias_of_a_version_that_is_removed_at_the_same_time_is_refused(where):
+    with open_store(where) as store, open_store(where) as other:
+        store.aliases.move("net", "champion", 1)
+        change = store.backend.documents.change
+
+        def after_the_removal(kind, name, written, owner=""):
+            now = store.backend.artifact_versions
+            store.backend.documents.change = change
+            store.backend.artifact_versions = lambda name, version=None: found if version == 2 else now(name, version)
+            found = now("net", 2)
+            other.aliases.remove_versions(found)
+            done = change(kind, name, written, owner)
+            store.backend.artifact_versions = now
+            return done
+
+        store.backend.documents.change = after_the_removal
+        with pytest.raises(ChangedError, match="net:v2 has just been removed; net:champion names what it named before"):
+            store.aliases.move("net", "champion", 2)
+        assert store.aliases.resolve("net:champion").version == 1
+
+
 # ---------------------------------------------------------------------- runs
 
 

@@ -224,6 +224,12 @@ class FolderRecords(Backend):
         except OSError as error:
             raise StoreError(f"{store.root} cannot be read ({error.strerror})") from error
 
+    def remove_version(self, name: str, version: int) -> None:
+        try:
+            ArtifactStore(self.folder).remove(name, version)
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         try:
             return ArtifactStore(self.folder).resolve(f"{entry['name']}@{entry['digest']}")

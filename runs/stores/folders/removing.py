@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed, locked
@@ -170,6 +172,7 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     if empties_trash:
         _empty_trash(store, oldest, removed)
     sweep_folders(store, oldest)
+    _reclaim_versions(store, removed, grace_s)
     contents = [path for name in _SHARED for path in _contents(store / name, oldest)]
     named, removed.unreadable = _named_contents(store)
     if empties_trash:
@@ -179,6 +182,15 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     removed.num_young += len(unused) - len(old)
     if old and not removed.unreadable:
         _delete_contents(store, old, oldest, removed)
+
+
+def _reclaim_versions(store: Path, removed: Removed, grace_s: float) -> None:
+    """Delete contents of removed versions of artifacts, unless a manifest is damaged."""
+    with contextlib.suppress(ArtifactError):
+        sizes, num_young = ArtifactStore(store).reclaim(grace_s)
+        removed.num_contents += len(sizes)
+        removed.num_bytes += sum(sizes)
+        removed.num_young += num_young
 
 
 def _delete_contents(store: Path, contents: list[Path], oldest: float, removed: Removed) -> None:

@@ -249,6 +249,10 @@ class MongoBackend(MongoBatches):
             Remover(self.mongo).restore(place)
         return str(place)
 
+    def remove_version(self, name: str, version: int) -> None:
+        with self.mongo.errors():
+            Remover(self.mongo).remove_version(name, version)
+
     def reclaim(self, removed: Removed, grace_s: float, *, empties_trash: bool = False) -> None:
         with self.mongo.errors():
             remover = Remover(self.mongo)

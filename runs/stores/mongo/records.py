@@ -272,7 +272,7 @@ class MongoRecords(Backend):
             return sorted(map(str, self.mongo.collections.artifacts.distinct("name")))
 
     def artifact_versions(self, name: str, version: int | None = None) -> list[StoredArtifact]:
-        wanted = {"name": name} | ({} if version is None else {"version": version})
+        wanted = {"name": name, "removing": {"$exists": False}} | ({} if version is None else {"version": version})
         with self.mongo.errors():
             documents = list(self.mongo.collections.artifacts.find(wanted, sort=[("version", 1)]))
         return [_stored(self.mongo, document) for document in documents]

@@ -8,12 +8,16 @@ to be deleted.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
 
+from sacristan.observers.artifacts.aliases import check_removable
+from sacristan.observers.errors import ArtifactError
+from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.documents import object_id
 from sacristan.observers.mongo.layout import may_name_files
 from sacristan.observers.record.json_text import parse_json
@@ -130,6 +134,35 @@ class Remover:
         if self.removed.find_one({"_id": uid}, {"_id": 1}) is not None:
             self.removed.delete_one({"_id": uid})
 
+    def remove_version(self, name: str, version: int) -> None:
+        """Remove a version of an artifact; raise a StoreError if there is none, or an alias names it."""
+        self._require_right()
+        artifacts = self.mongo.confirmed.artifacts
+        found = artifacts.find_one({"name": name, "version": version}, {"_id": 1})
+        if found is None:
+            raise StoreError(f"{name}:v{version}: {self.mongo.where} has no such version")
+        self._check_version(name, version)
+        artifacts.update_one(found, {"$set": {"removing": datetime.now(UTC)}})
+        self._finish_version(found["_id"], name, version)
+
+    def _finish_version(self, key: Any, name: str, version: int) -> None:
+        """Delete a version that is marked, unless an alias was moved to it before the mark was seen."""
+        artifacts = self.mongo.confirmed.artifacts
+        try:
+            self._check_version(name, version)
+        except StoreError:
+            artifacts.update_one({"_id": key}, {"$unset": {"removing": ""}})
+            raise
+        artifacts.delete_one({"_id": key, "removing": {"$exists": True}})
+
+    def _check_version(self, name: str, version: int) -> None:
+        confirmed = self.mongo.confirmed
+        newest = confirmed.artifacts.find_one({"name": name}, {"version": 1}, sort=[("version", -1)]) or {}
+        try:
+            check_removable(name, version, newest.get("version", 0), MongoAliases(confirmed).present(name))
+        except ArtifactError as error:
+            raise StoreError(str(error)) from error
+
     def _finish(self, key: Any) -> None:
         document = self.runs.find_one({"_id": key, "removing": {"$exists": True}})
         if document is None:
@@ -172,6 +205,9 @@ class Remover:
         self._require_right()
         for document in list(self.runs.find({"removing": {"$exists": True}}, {"_id": 1})):
             self._finish(document["_id"])
+        for version in list(self.mongo.confirmed.artifacts.find({"removing": {"$exists": True}}, {"files": 0})):
+            with contextlib.suppress(StoreError):
+                self._finish_version(version["_id"], version["name"], version["version"])
         for note in list(self.removed.find({"going": {"$exists": True}})):
             gone = [key for key in note["going"] if self.files.find_one({"_id": key}, {"_id": 1}) is None]
             self.pieces.delete_many({"files_id": {"$in": gone}})

@@ -1,5 +1,6 @@
 """Aliases of artifacts in a folder: names of versions that move, with all their moves."""
 
+import io
 import itertools
 import json
 import os
@@ -17,6 +18,8 @@ from sacristan.observers import (
     ArtifactStore,
 )
 from sacristan.observers.artifacts.aliases import AliasMoves, Move
+from sacristan.observers.artifacts.version import content_path
+from sacristan.observers.record.stored_files import clone
 from tests.folders import write_files
 
 UNTIL_KILLED_OR_MOVED = """
@@ -244,3 +247,65 @@ def test_version_with_its_store_can_be_pickled(store):
 def test_move_of_another_form_is_no_move():
     assert Move.of({"alias": "a"}) is None
     assert Move.of(None) is None
+
+
+# ---------------------------------------------------------------------- removing versions
+
+
+def test_version_that_an_alias_names_is_not_removed(store):
+    store.alias("net", "champion", 1)
+    with pytest.raises(ArtifactError, match=r"net:v1 is champion: .* sacristan artifacts alias net --remove champion"):
+        store.remove("net", 1)
+    with pytest.raises(ArtifactError, match="net:v3 is the newest version, which net:latest names"):
+        store.remove("net", 3)
+    store.alias("net", "champion", 2)
+    store.remove("net", 1)
+    assert [version.version for version in store.versions("net")] == [2, 3]
+    for call in (lambda: store.remove("net", 1), lambda: store.alias("net", "champion", 1)):
+        with pytest.raises(ArtifactNotFoundError, match=r"net:v1: .* has no such version"):
+            call()
+
+
+def test_number_of_a_removed_version_is_not_given_again(store, tmp_path):
+    for number in (1, 2):
+        store.remove("net", number)
+    assert str(store.log("net", write_files(tmp_path / "in1", {"net.pt": b"1"}), "model")) == "net:v4"
+
+
+def test_contents_that_no_version_has_are_deleted_once_they_are_old(store, tmp_path):
+    store.log("other", write_files(tmp_path / "in1", {"net.pt": b"1"}))
+    for number in (1, 2):
+        store.remove("net", number)
+    assert store.reclaim(3600) == ([], 1)
+    assert store.reclaim(-1) == ([1], 0)  # that of v2: `other` has the other one
+    for version in (store.resolve("net"), store.resolve("other")):
+        version.copy_to(tmp_path / "out" / version.name)
+
+
+def test_content_that_was_set_aside_by_a_killed_process_comes_back_or_goes(store, tmp_path):
+    named = content_path(store.contents, store.resolve("net:v3").files[0].sha256)
+    named.rename(named.with_name(f".removing-{named.name}"))
+    assert store.reclaim(3600) == ([], 0)
+    assert store.resolve("net:v3").copy_to(tmp_path / "out")
+
+
+def test_damaged_manifest_keeps_all_contents(store):
+    store.remove("net", 1)
+    path = store.root / "versions" / "net" / "v2.json"
+    path.chmod(0o644)
+    path.write_text("{")
+    with pytest.raises(ArtifactDamagedError, match="net:v2"):
+        store.reclaim(-1)
+    assert len([path for path in store.contents.rglob("*") if path.is_file()]) == 3
+
+
+# ---------------------------------------------------------------------- clones
+
+
+def test_clone_shares_blocks_or_says_that_it_cannot(tmp_path):
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    with (tmp_path / "a").open("rb") as source, (tmp_path / "b").open("xb") as target:
+        is_clone = clone(source, target)
+    assert (tmp_path / "b").stat().st_size == (10_000 if is_clone else 0)
+    with (tmp_path / "c").open("xb") as target:
+        assert not clone(io.BytesIO(b"no file"), target)
