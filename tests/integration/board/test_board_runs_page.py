@@ -65,7 +65,7 @@ def test_runs_are_listed_newest_first_with_settings_that_differ(client_of, store
     assert answer.status_code == 200
     assert ids(answer.text) == ["4", "3", "2", "1"]
     assert re.findall(r'<a href="[^"]*" title="([^"]+)">', answer.text) == [
-        "id", "status", "result", "fails", "lr", "model.name", "seed", "start", "duration", "name", "tags",
+        "id", "fails", "lr", "model.name", "seed", "result", "status", "start", "duration", "name", "tags",
     ]  # fmt: skip
     assert '<span class="status failed">failed</span>' in answer.text
 

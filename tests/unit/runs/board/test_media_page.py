@@ -3,7 +3,7 @@
 import pytest
 
 from sacristan.runs import StoreError
-from sacristan.runs.board.media_page import SIZE, TableView, table_page
+from sacristan.runs.board.media_page import SIZE, TableView, _histogram, table_page
 
 ROWS = [
     ["cat", 0.5, {"$image": "a.png"}],
@@ -70,3 +70,17 @@ def test_hostile_cells_change_nothing():
     table = {"columns": ["a", "a"], "rows": rows}
     for view in (TableView(sort="a"), TableView(group="a", sort="-rows"), TableView(find="a<5, x")):
         assert table_page(table, view).num_rows == 7
+
+
+def test_histogram_has_ticks_on_both_axes():
+    axes = _histogram({"edges": [0, 1, 2], "counts": [10, 20]})["axes"]
+    assert axes["across"] == [
+        ("0.0000", "0"),
+        ("25.0000", "0.5"),
+        ("50.0000", "1"),
+        ("75.0000", "1.5"),
+        ("100.0000", "2"),
+    ]
+    assert axes["down"] == [("100.0000", "0"), ("75.0000", "5"), ("50.0000", "10"), ("25.0000", "15"), ("0.0000", "20")]
+    wide = _histogram({"edges": [-1.7e308, 0, 1.7e308], "counts": [0, 0]})["axes"]
+    assert wide["across"] == []

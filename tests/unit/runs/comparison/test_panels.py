@@ -118,7 +118,7 @@ def test_gaps_are_counted(write_store):
         ("zero", View(log_y=True), "zero: no value is above 0, as a logarithmic axis needs; draw it on a linear one"),
         ("loss", View(over=("seed",)), "--over: expected --by too"),
         ("loss", View(smoothing=1.0), "smoothing: got 1.0, expected a number from 0 to below 1"),
-        ("loss", View(x="hour"), "x: got 'hour', expected one of step, epoch, time, wall"),
+        ("loss", View(x="hour"), "no run has the metric 'hour'; there are: loss, zero"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(write_store, metric, view, message):
