@@ -43,11 +43,15 @@ def test_two_steps_have_the_pinned_losses(train, tmp_path):
     assert run.result == run.info["test"]["bits_per_character"] == pytest.approx(7.94104, rel=1e-3)
 
 
-def test_text_is_split_by_default_too(tmp_path, monkeypatch):
+def test_default_split_trains_a_model_that_generates(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text(TEXT * 40)
-    ex.run(config_updates={**TINY, "text.path": "text.txt", "text.batch_size": 200})
+    settings = {**TINY, "text.path": "text.txt", "text.batch_size": 200}
+    ex.run(config_updates=settings)
     assert {"train/loss", "val/loss"} <= read_metrics("my_runs/1").keys()
+    ex.run("generate", config_updates={**settings, "checkpoint.path": "my_runs/1/checkpoints/last.pt"})
+    (sample,) = read_media("my_runs/2")
+    assert sample.path.read_text().startswith("The ")
 
 
 @pytest.mark.slow

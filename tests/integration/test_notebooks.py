@@ -104,7 +104,9 @@ def test_forms_are_shown_by_a_notebook(recorded, tmp_path):
 @pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
 def test_what_a_run_wrote_is_text(recorded, kind):
     with open_store(recorded[kind]) as store:
-        tags = check_form(store.get(2)._repr_html_())
+        form = store.get(2)._repr_html_()
+        assert "●</span> COMPLETED</span>" in form
+        tags = check_form(form)
         assert sum(tag == "path" for tag, _ in tags.found) >= 2
         check_form(store._repr_html_())
 

@@ -655,6 +655,10 @@ def test_all_sweeps_are_shown_where_none_is_named(tmp_path, monkeypatch, capsys)
     ]
     (tmp_path / "other").mkdir()
     assert "my_runs" not in status("--store", "other")
+    assert main(["sweep", "plot", "--id", "two"]) == 1
+    assert "there is nothing to plot" in capsys.readouterr().err
+    assert main(["sweep", "best", "--id", "two"]) == 0
+    assert "no trial has finished yet" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 from sacristan.runs import StoreError
 from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.work import worker
 from sacristan.runs.work.worker import Output, TaskSource, Worker, WorkerTask
 
 
@@ -62,6 +63,28 @@ class Failing(TaskSource):
         if self.tasks:
             return self.tasks.pop()
         raise self.error
+
+
+class Idle(TaskSource):
+    """A source without tasks, which is interrupted when it is asked for the fourth time."""
+
+    idle_text = "nothing to do"
+
+    def __init__(self):
+        self.num_asked = 0
+
+    def take(self):
+        self.num_asked += 1
+        if self.num_asked == 4:
+            raise KeyboardInterrupt
+
+
+def test_worker_that_finds_nothing_to_do_says_so_once(monkeypatch):
+    monkeypatch.setattr(worker, "_IDLE_S", 0.0)
+    said = []
+    with pytest.raises(KeyboardInterrupt):
+        Worker(Idle(), said.append, num_places=1, warm=NotedJob()).work()
+    assert said == ["nothing to do"]
 
 
 # A queue takes a run that SIGINT has ended for one that a person has ended, which it does not resume.
