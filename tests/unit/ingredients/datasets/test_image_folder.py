@@ -6,7 +6,9 @@ from PIL import Image, ImageOps
 
 from sacristan.ingredients import DataError
 from sacristan.ingredients.data import ingredient
+from sacristan.ingredients.datasets.description import survey
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
+from sacristan.ingredients.datasets.samples import statistics
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
 
@@ -251,3 +253,15 @@ def test_image_that_is_too_large_to_decode_is_refused_by_name(animals, monkeypat
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 20)
     with pytest.raises(DataError, match=r"cat/0.png cannot be read as an image: Image size \(48 pixels\) exceeds"):
         read(animals)
+
+
+def test_survey_lists_the_folders(animals):
+    head, *rows = survey("image_folder", str(animals))
+    assert head == ["folder", "images", "sizes"]
+    assert [row[:2] for row in rows] == [["cat", 3], ["dog", 3]]
+
+
+def test_statistics_are_float32_unless_exact_ones_are_wanted():
+    inputs = np.array([[1.0], [3.0]])
+    assert [value.dtype for value in statistics(inputs, np.arange(2))] == [np.float32] * 2
+    assert [value.dtype for value in statistics(inputs, np.arange(2), exact=True)] == [np.float64] * 2
