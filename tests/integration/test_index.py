@@ -196,6 +196,8 @@ def test_running_is_judged_by_the_lease_at_the_time_of_the_question(store, index
     assert names(index, ("status", "==", "RUNNING")) == ["2", "3"]
     assert names(index, ("status", "==", "DEAD")) == ["1"]
     assert [row["status"] for row in find(index, sort="status", columns=["status"])] == ["DEAD", "RUNNING", "RUNNING"]
+    (store / "1" / "lease.json").write_text(json.dumps(lease(1.0)))
+    assert names(index, ("status", "==", "DEAD")) == []
 
 
 # Changes
