@@ -10,7 +10,7 @@ script, wall and CPU (user and system, of the process and the programs that it s
 marks: `sacristan run` 150 ms, `sacristan.init` 100 ms.
 
 "calls" is the time that a call takes the caller: microseconds of CPU of its thread and of wall time, in the quickest of
-40 blocks of 250 calls of each process, the median over rounds. One call logs `--values` numbers; TensorBoard and aim
+20 blocks of 25 calls of each process, the median over rounds. One call logs `--values` numbers; TensorBoard and aim
 take one number a call. "caught" is what `sacristan run` adds to a library's own call; of wandb, which a stand-in
 replaces, it is the whole call. The marks: `run.log` of 20 values 10 us, a caught `add_scalar` 3 us, a caught
 `wandb.log` a tenth of wandb's own. On a machine with other load, trust the CPU time.
@@ -35,7 +35,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 
 MARKS_MS = {"sacristan run, empty": 150, "sacristan.init": 100}
-NUM_BLOCKS, BLOCK = 40, 250
+NUM_BLOCKS, BLOCK = 20, 25
 
 
 class Library(NamedTuple):
