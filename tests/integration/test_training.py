@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from sacristan.ingredients import (
 )
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
 from sacristan.ingredients.losses.building import build_loss
-from sacristan.observers import FileObserver, Histogram, file_observer, read_media
+from sacristan.observers import ArtifactStore, FileObserver, Histogram, file_observer, read_media
 
 WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}
 
@@ -222,6 +223,27 @@ def test_main_under_overflow_counts_what_it_skipped(run, recorder):
 )
 def test_main_with_other_parts_learns(run, settings):
     assert run({"data.name": "wine", "epochs": 10, "lr": 0.01} | settings).result > 0.85
+
+
+def test_weights_of_an_artifact_are_used_by_an_alias_and_noted(run, folder, tmp_path):
+    run(WINE)
+    store = ArtifactStore(folder)
+    store.log("net", folder / "1" / "checkpoints" / "best.pt", "model").alias("champion")
+    run(WINE | {"checkpoint.path": "artifact:net:champion"}, "predict")
+    assert list((folder / "2").rglob("predictions.csv"))
+    [used] = json.loads((folder / "2" / "run.json").read_text())["artifacts_used"]
+    assert (used["name"], used["version"], used["reference"]) == ("net", 1, "net:champion")
+    run(WINE | {"model.weights": "artifact:net:v1"})
+    assert json.loads((folder / "3" / "info.json").read_text())["weights"][0]["source"] == "artifact:net:v1"
+    (tmp_path / "both").mkdir()
+    for name in ("a.pt", "b.pt"):
+        shutil.copy(folder / "1" / "checkpoints" / "best.pt", tmp_path / "both" / name)
+    store.log("two", tmp_path / "both", "model")
+    with pytest.raises(CheckpointError, match=r"two:v1 has a.pt, b.pt; write which: artifact:two:latest/FILE"):
+        run(WINE | {"checkpoint.path": "artifact:two:latest"}, "evaluate")
+    assert run(WINE | {"checkpoint.path": "artifact:two:latest/b.pt"}, "evaluate").result is not None
+    with pytest.raises(CheckpointError, match=r"checkpoint.path: got 'artifact:net:best': net:best: .* no such alias"):
+        run(WINE | {"checkpoint.path": "artifact:net:best"}, "evaluate")
 
 
 def test_main_on_numbers_returns_r2_and_predicts_in_their_own_unit(run, folder):
