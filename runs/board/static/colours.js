@@ -23,6 +23,7 @@ const [KEPT, MOST_KEPT] = [`colours${root}`, 2_000];
 const listeners = [];
 const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? '{"slots": []}');
 const slots = new Map(kept.slots); // number of the style of each key
+let present = new Set(); // the keys of the view
 let chosen = new Map(); // styles of keys whose colour people chose
 let shown = ""; // the styles of what the page shows
 let shades = null; // styles by the value of a setting: its scale, and the values of keys
@@ -39,7 +40,7 @@ const styleAt = (slot) => ({ color: lineColour(slot), dash: Math.floor(slot / NU
 export function styleOf(key) {
   if (shades) return shadeOf(shades.values.get(key));
   if (chosen.has(key)) return chosen.get(key);
-  return slots.has(key) ? styleAt(slots.get(key)) : { color: UNKNOWN[scheme.matches ? "dark" : "light"], dash: 0 };
+  return present.has(key) ? styleAt(slots.get(key)) : { color: UNKNOWN[scheme.matches ? "dark" : "light"], dash: 0 };
 }
 
 /** Return curves with their colours and dashes; of several metrics each has its own, and runs of one colour have marks. */
@@ -77,6 +78,7 @@ export function onColours(listener) {
 export function assign(keys, given = new Map(), view = kept.view) {
   const most = NUM_COLOURS * Math.ceil(keys.length / NUM_COLOURS);
   const taken = new Set();
+  present = new Set(keys);
   chosen = new Map();
   for (const [key, color] of given) {
     const dash = DASHES.findIndex((_, at) => ![...chosen.values()].some((one) => one.dash === at && isNear(one.color, color)));
