@@ -5,6 +5,7 @@ the script never imports costs nothing. An adapter has
 
     attach(module, capture)     wraps functions of the library, which tell `capture` what they were called with
     stand_in(capture)           optional; makes a module to import instead of the library, unless `--also` names it
+    prepare(capture)            optional; is called before the script imports the library
     LACKS                       optional; what it does not record, by name, for the docs
 
 and knows the run through the methods of `Capture` alone. It never raises into the script, and never changes what the
@@ -25,7 +26,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import wrapt
 from sacred.utils import SacredInterrupt
@@ -35,6 +36,9 @@ from sacristan.experiments.scripts.loggers import LOGGERS
 from sacristan.experiments.scripts.parsers import PARSERS
 from sacristan.observers.errors import ArtifactError, MediaError, MetricError
 from sacristan.observers.media.kinds import Media
+
+if TYPE_CHECKING:
+    from sacristan.experiments.scripts.tracked_run import TrackedRun
 
 __all__ = ["Capture", "capture", "told", "watched"]
 
@@ -72,9 +76,10 @@ class Capture:
 
     Attributes:
         run: The run; None while none is recorded.
-        also: Libraries that do their own work, too, although they would reach a server.
+        also: Libraries that do their own work, too, although they would reach a server; see `lets`.
         before_first_log: Function to call before the first point; None for none.
         jobs: Begins a run for each job that the script starts; None if all jobs are in one run.
+        is_guest: Whether the run is one of an experiment, which a library logs in as well.
         stood_in: Libraries that a module of an adapter stands in for.
     """
 
@@ -96,7 +101,7 @@ class Capture:
         # The library, step and value that each metric was logged with last.
         self._last: dict[str, tuple[str, Any, Any]] = {}
         self._has_settings = False
-        self._is_guest = self._is_left = False
+        self.is_guest = self._is_left = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
         self._passed_on: set[str] = set()
         self._held: dict[str, tuple[Any, Any]] = {}
@@ -116,11 +121,11 @@ class Capture:
 
         Nothing else of it changes: its config is Sacred's, and no library is stood in for.
         """
-        if self.run is not None and not self._is_guest:
+        if self.run is not None and not self.is_guest:
             told("this script runs an experiment, which has a record of its own; python SCRIPT gives that alone")
-        before = {name: getattr(self, name) for name in ("run", "also", "_is_guest", *_OF_A_RUN)}
+        before = {name: getattr(self, name) for name in ("run", "is_guest", *_OF_A_RUN)}
         self._forget()
-        self.run, self.also, self._is_guest = run, LOGGERS.keys(), True
+        self.run, self.is_guest = run, True
         self._attach_all(LOGGERS)
         try:
             yield
@@ -158,9 +163,24 @@ class Capture:
             self.run.log_scalar(name, first, first_step)
         return False
 
-    def follow(self, run: LabRun) -> None:
-        """Pass on to the next run of the same script from now on."""
-        self._calls, self._last, self.run = {}, {}, run
+    def lets(self, library: str) -> bool:
+        """Return whether a library does its own work, too: it was named by `--also`, or is used in an experiment."""
+        return self.is_guest or library in self.also
+
+    def start_run(self, **options: Any) -> TrackedRun | None:
+        """Return the run that a library begins: that of the script, or its next one, which is passed on to from now on.
+
+        None in an experiment and in a process that records nothing. For options, see `sacristan.init`.
+        """
+        from sacristan.experiments.scripts import tracking
+
+        if self.run is None or self.is_guest:
+            return None
+        before = tracking.current_run()
+        run = tracking.init(**options)
+        if run is not before and run.lab_run is not None:
+            self._calls, self._last, self.run = {}, {}, run.lab_run
+        return run
 
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
@@ -209,7 +229,7 @@ class Capture:
             if self._is_repeated(name, value, step, library):
                 continue
             try:
-                if self._is_guest and self._is_left_out(name, value, step):
+                if self.is_guest and self._is_left_out(name, value, step):
                     continue
                 run.log_scalar(name, value, step)
             except MetricError as error:
@@ -234,7 +254,7 @@ class Capture:
             library: As for `log`.
             call: As for `log`.
         """
-        if self.run is None or self._is_guest:
+        if self.run is None or self.is_guest:
             return
         self._note(library, call, silent=True)
         if not self._has_settings:  # the words of the command line, which stood for them
@@ -245,7 +265,7 @@ class Capture:
 
     def media(self, name: str, make: Callable[[], Media] | Media, step: Any = None, *, library: str, call: str) -> None:
         """Log an image, a table, ...; `make` returns it, or is it."""
-        if self.run is None or (self._is_guest and self._logs_itself()):
+        if self.run is None or (self.is_guest and self._logs_itself()):
             return
         self._note(library, call)
         try:
@@ -255,7 +275,7 @@ class Capture:
 
     def artifact(self, path: str | Path, name: str | None = None, *, library: str, call: str) -> None:
         """Keep a file as an artifact of the run."""
-        if self.run is None or (self._is_guest and self._logs_itself()):
+        if self.run is None or (self.is_guest and self._logs_itself()):
             return
         self._note(library, call)
         try:
@@ -338,9 +358,13 @@ class _Finder(MetaPathFinder, Loader):
         if self._capture.run is None or "." in fullname or fullname in sys.stdlib_module_names:
             return None
         self._capture.attach_others()
-        if fullname not in LOGGERS or fullname in self._capture.also:
+        if fullname not in LOGGERS:
             return None
         adapter = importlib.import_module(LOGGERS[fullname])
+        if hasattr(adapter, "prepare"):
+            adapter.prepare(self._capture)
+        if self._capture.lets(fullname):
+            return None
         return ModuleSpec(fullname, self, is_package=True) if hasattr(adapter, "stand_in") else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:

@@ -53,7 +53,7 @@ class LogWriter:
             for each in _loggable(value, self._warned):
                 try:
                     self._run.log({name: each}, step)
-                    if isinstance(each, Text):
+                    if isinstance(each, Text) and each is not value:
                         self._run.info.setdefault("summary", {})[name] = value if isinstance(value, str) else str(value)
                 except (MetricError, MediaError) as error:
                     self._warn(name, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,17 @@ class Settings(MutableMapping[str, Any]):
 
     Args:
         write: Takes settings that are new or have changed.
+        values: Settings to begin with.
+        locked: Those of a sweep, which stay as they are.
     """
 
-    def __init__(self, write: Callable[[Mapping[str, Any]], None], values: Mapping[str, Any] | None = None) -> None:
-        vars(self)["_write"] = write
+    def __init__(
+        self,
+        write: Callable[[Mapping[str, Any]], None],
+        values: Mapping[str, Any] | None = None,
+        locked: Container[str] = (),
+    ) -> None:
+        vars(self)["_write"], vars(self)["_locked"] = write, locked
         vars(self)["_values"] = dict(values or {})
 
     def __getitem__(self, name: str) -> Any:
@@ -66,6 +73,7 @@ class Settings(MutableMapping[str, Any]):
             **more: Settings by name.
         """
         new = {**as_settings(values), **more}
+        new = {name: value for name, value in new.items() if name not in self._locked}
         self._values.update(new)
         self._write(new)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -64,6 +64,7 @@ class TrackedRun:
         job_type: str | None = None,
         id: str | None = None,
         is_adopted: bool = False,
+        locked: Container[str] = (),
         on_finish: Callable[[TrackedRun], None] | None = None,
     ) -> None:
         self._session = session
@@ -78,7 +79,7 @@ class TrackedRun:
         self._loop: LoopState | None = None
         self._closing = contextlib.ExitStack()
         self._history = History(self._ignore if self.lab_run is None else LogWriter(self.lab_run).write)
-        self.config = Settings(self._write_config, config)
+        self.config = Settings(self._write_config, config, locked)
         info = {} if self.lab_run is None else self.lab_run.info
         if session is not None:
             session.before_end(self._write_rest)

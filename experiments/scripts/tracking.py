@@ -10,18 +10,23 @@ The names are those of W&B, so that `import sacristan as wandb` records a script
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from sacred.utils import iterate_flattened
+
+from sacristan.experiments.running.computed_config import merge
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.scripts.settings import as_settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun, as_tags
 from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sacristan.experiments.running.lab_run import LabRun
     from sacristan.experiments.scripts.session import Session
 
 __all__ = [
@@ -86,7 +91,8 @@ def init(
 
     Args:
         project: The name of the experiment; by default that of the script.
-        config: The settings: a dict, the result of argparse, a dataclass, or the path of a YAML or JSON file.
+        config: The settings: a dict, the result of argparse, a dataclass, or the path of a YAML or JSON file. In a
+            trial of a sweep, the sweep's settings that the script has not parsed take their place.
         name: The name of the run.
         notes: A note on it.
         tags: Its tags; other characters than letters, digits, `_` and `-` become hyphens.
@@ -152,7 +158,6 @@ def _recorded(
         _adopted.append(session)
         if settings:
             session.run.config.pop("args", None)  # the words of the command line, which stood for them
-        session.run.update_config(settings)
         return _tracked(session, settings, described, details, is_adopted=True)
     if session is not None:  # the script's next run
         session.end()
@@ -166,15 +171,34 @@ def _recorded(
 
 
 def _tracked(
-    session: Session, settings: Mapping[str, Any], described: Mapping[str, Any], details: Mapping[str, Any], **more: Any
+    session: Session,
+    settings: Mapping[str, Any],
+    described: Mapping[str, Any],
+    details: Mapping[str, Any],
+    *,
+    is_adopted: bool = False,
 ) -> TrackedRun:
-    named = ("group", "job_type", *(("project",) if more else ()))
+    named = ("group", "job_type", *(("project",) if is_adopted else ()))
     session.run.info.update({key: details[key] for key in named if details[key]})
+    of_trial = _settings_of_trial(session.run)
+    session.run.update_config(settings)
+    session.run.update_config(of_trial, typed=of_trial)
     config = {**session.run.config, **settings}
-    run = TrackedRun(session, config=config, notes=described, on_finish=_forget, **details, **more)
-    if more:
+    if of_trial:
+        config = {name: copy.deepcopy(value) if isinstance(value, dict) else value for name, value in config.items()}
+        merge(config, of_trial)
+    options = {**details, "notes": described, "is_adopted": is_adopted, "locked": of_trial}
+    run = TrackedRun(session, config=config, on_finish=_forget, **options)
+    if is_adopted:
         run.describe(**described)
     return run
+
+
+def _settings_of_trial(run: LabRun) -> dict[str, Any]:
+    """Return the settings that a sweep tries in this run, by dotted name, without those that the script has parsed."""
+    parsed = {name.replace("-", "_") for name, _ in iterate_flattened(run.config)}
+    tried = (run.meta_info.get("sweep") or {}).get("parameters") or {}
+    return {name: value for name, value in tried.items() if name.replace("-", "_") not in parsed}
 
 
 def _forget(run: TrackedRun) -> None:

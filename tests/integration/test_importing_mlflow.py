@@ -12,8 +12,8 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
+from sacristan.observers.record.other_trackers import parse_value
 from sacristan.runs import ForeignError, export_to, open_store
-from sacristan.runs.transfer.trackers.foreign_run import parse_value
 from tests.trackers import digest_of, points_of, take, unpack
 
 FILES = {

@@ -118,6 +118,29 @@ command: ["${env}", python, "${program}", --epochs=3, "${args_no_hyphens}"]
         with_macro([], {"command": ["${args_json_file}"]})
 
 
+PARSES_NOTHING = """
+import IMPORT as tracker
+defaults = {"lr": 0.5, "epochs": 3, "net": {"width": 4, "depth": 1}}
+tracker.init(config=defaults)
+config = tracker.config
+config.update({"lr": 0.7, "seed": 1})
+assert defaults["net"] == {"width": 4, "depth": 1}
+tracker.log({"loss": config.lr * config["net"]["width"] + config.epochs})
+"""
+
+
+@pytest.mark.parametrize("library", ["sacristan", "wandb"])
+def test_a_script_that_parses_nothing_finds_the_sweeps_settings_in_its_config(swept, tmp_path, library):
+    (tmp_path / "plain.py").write_text(PARSES_NOTHING.replace("IMPORT", library))
+    over = "{lr: [0.1, 0.2], net.width: [8]}"
+    done = swept("plain.py", "--over", over, "--metric", "loss.min", "--id", "first", "--packages", "")
+    assert done.returncode == 0, done.stderr
+    found = sorted((config["lr"], config["epochs"], dict(config["net"])) for _, config, _ in runs_in(tmp_path))
+    assert found == [(lr, 3, {"width": 8, "depth": 1}) for lr in (0.1, 0.2)]
+    losses = sorted(summary["loss"]["last"] for *_, summary in runs_in(tmp_path))
+    assert losses == pytest.approx([3.8, 4.6])
+
+
 def test_hyperband_prunes_a_script_by_what_it_logs(swept, tmp_path):
     (tmp_path / "sweep.yaml").write_text("""
 program: train.py

@@ -112,29 +112,81 @@ def of_ours(folder):
         }
 
 
+def record(folder, *command, cold=False):
+    (folder / "train.py").write_text(SCRIPT)
+    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
+    done = run([sys.executable, *command], cwd=folder, env=env, stdout=PIPE, stderr=PIPE, text=True, cold=cold)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.fixture(scope="module")
 def records(tmp_path_factory):
     found, outputs = {}, {}
     for library, read in (("wandb", of_real_wandb), ("sacristan", of_ours)):
         folder = tmp_path_factory.mktemp(library)
-        (folder / "train.py").write_text(SCRIPT)
-        env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true", "WANDB_DIR": str(folder)}
-        command = [sys.executable, "train.py", library]
-        done = run(command, cwd=folder, env=env, stdout=PIPE, stderr=PIPE, text=True, cold=library == "wandb")
-        assert done.returncode == 0, done.stderr
+        outputs[library] = record(folder, "train.py", library, cold=library == "wandb").stdout
         assert (library == "sacristan") == (not Path(folder, "wandb").exists())
-        found[library], outputs[library] = read(folder), done.stdout
+        found[library] = read(folder)
     return found["wandb"], found["sacristan"], outputs
 
 
-@pytest.mark.parametrize("part", ["config", "curves", "media", "noted", "groups", "summary"])
-def test_records_are_equal(records, part):
-    real, ours, _ = records
+def assert_equal(ours, real, part):
     if part == "curves":  # NaN is not equal to itself
         assert sorted(map(repr, ours[part].items())) == sorted(map(repr, real[part].items()))
     else:
         assert ours[part] == real[part]
 
 
+@pytest.mark.parametrize("part", ["config", "curves", "media", "noted", "groups", "summary"])
+def test_records_are_equal(records, part):
+    assert_equal(records[1], records[0], part)
+
+
 def test_outputs_are_equal(records):
     assert records[2]["sacristan"] == records[2]["wandb"]
+
+
+def test_wandb_that_does_its_own_work_as_well_is_recorded_alike(tmp_path):
+    done = record(tmp_path, "-m", "sacristan", "run", "--also", "wandb", "train.py", "wandb")
+    assert "not recorded" not in done.stderr
+    real, ours = of_real_wandb(tmp_path), of_ours(tmp_path)
+    real["noted"], ours["noted"] = real["noted"][1:], ours["noted"][1:]  # the record is named by its script
+    for part in real:
+        assert_equal(ours, real, part)
+    with open_store(tmp_path / "my_runs") as store:
+        found = store.get(1)
+        assert (found.name, found.info["project"], "log" in found.info["captured"]["wandb"]) == (
+            "train",
+            "digits",
+            True,
+        )
+        assert [str(version["name"]) for version in found["artifacts_logged"]] == ["model"]
+
+
+def test_experiment_that_logs_with_wandb_has_its_metrics(tmp_path):
+    text = """
+from sacristan.experiments import Experiment
+import wandb
+ex = Experiment("wrapped")
+
+@ex.automain
+def main(_run):
+    run = wandb.init(config={"lr": 0.1})
+    for step in range(4):
+        wandb.log({"loss": 1 / (step + 1)})
+    wandb.log({"last": 0.5}, step=9)
+    run.finish()
+"""
+    (tmp_path / "wrapped.py").write_text(text)
+    env = {**os.environ, "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
+    done = run([sys.executable, "wrapped.py"], cwd=tmp_path, env=env, stderr=PIPE, text=True, cold=True)
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert {name: found.metric(name).steps.tolist() for name in ("loss", "last")} == {
+            "loss": [0, 1, 2, 3],
+            "last": [9],
+        }
+        assert "lr" not in found.config
+    assert (tmp_path / "wandb").exists()

@@ -13,4 +13,7 @@ LOGGERS = {
     "torch.utils.tensorboard": "sacristan.experiments.scripts.loggers.tensorboard_writers",
     "tensorboardX": "sacristan.experiments.scripts.loggers.tensorboard_writers",
     "wandb": "sacristan.experiments.scripts.loggers.wandb_stand_in",
+    "mlflow": "sacristan.experiments.scripts.loggers.mlflow_clients",
+    "aim": "sacristan.experiments.scripts.loggers.aim_runs",
+    "trackio": "sacristan.experiments.scripts.loggers.trackio_stand_in",
 }

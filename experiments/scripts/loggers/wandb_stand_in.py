@@ -23,13 +23,15 @@ from sacred.utils import SacredInterrupt
 
 from sacristan.experiments.scripts import tracking
 from sacristan.experiments.scripts.artifact import Artifact
+from sacristan.experiments.scripts.capturing import Capture, watched
+from sacristan.experiments.scripts.loggers.mirroring import mirror
 from sacristan.experiments.scripts.settings import Settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.observers.errors import MediaError
 from sacristan.observers.media import audio_and_video, kinds, table
 from sacristan.observers.media.kinds import Media
 
-__all__ = ["LACKS", "stand_in"]
+__all__ = ["LACKS", "AlertLevel", "StandIn", "attach", "stand_in"]
 
 LACKS = ("plot", "Object3D", "Molecule", "Api", "sweep", "agent", "boxes and masks of images")
 
@@ -84,8 +86,8 @@ class _Nothing:
 class _Sink:
     """Takes what a run logs, as a `LabRun` does, and passes it to the capture, which knows what others have logged."""
 
-    def __init__(self, capture: Any) -> None:
-        self._capture = capture
+    def __init__(self, capture: Capture, library: str) -> None:
+        self._capture, self._library = capture, library
 
     @property
     def info(self) -> dict[str, Any]:
@@ -95,16 +97,16 @@ class _Sink:
         media = {name: value for name, value in values.items() if isinstance(value, Media)}
         numbers = values if not media else {name: value for name, value in values.items() if name not in media}
         if numbers:
-            self._capture.log(numbers, step, library="wandb", call="log")
+            self._capture.log(numbers, step, library=self._library, call="log")
         for name, medium in media.items():
             if not getattr(medium, "is_left_out", False):
-                self._capture.media(name, medium, step, library="wandb", call="log")
+                self._capture.media(name, medium, step, library=self._library, call="log")
 
 
 class _Run:
     """The run as scripts for W&B know it: `TrackedRun`, and nothing of it raises what W&B's would not."""
 
-    def __init__(self, run: TrackedRun, module: _Wandb) -> None:
+    def __init__(self, run: TrackedRun, module: StandIn) -> None:
         vars(self)["_run"], vars(self)["_module"] = run, module
 
     def __getattr__(self, name: str) -> Any:
@@ -137,21 +139,27 @@ class _Run:
         self._run.__exit__(kind, error, trace)
 
 
-class _Wandb(ModuleType):
-    """The module that scripts import as `wandb`."""
+class StandIn(ModuleType):
+    """A module that scripts import instead of a library with the names of W&B.
 
-    def __init__(self, capture: Any) -> None:
-        super().__init__("wandb", __doc__)
+    Args:
+        library: The name of the library.
+        capture: Where its calls are passed on to.
+    """
+
+    def __init__(self, library: str, capture: Capture) -> None:
+        super().__init__(library, __doc__)
         self.__path__: list[str] = []
-        self.__version__ = "0.31.0"
-        self._capture = capture
-        self.Error, self.AlertLevel, self.Run = Error, AlertLevel, _Run
+        self._library, self._capture, self._sink = library, capture, _Sink(capture, library)
+        self.Error: type[Exception] = Error
+        self.AlertLevel, self.Run = AlertLevel, _Run
         media = {"Image": _Image, "Table": _Table, "Histogram": _Histogram, "Audio": _Audio, "Video": _Video}
         for name, kind in {**media, "Html": _Html}.items():
-            setattr(self, name, type(name, (kind,), {"_capture": capture}))
+            setattr(self, name, type(name, (kind,), {"_unknown": self._unknown}))
         self.Artifact = Artifact
         for name in tracking.FUNCTIONS:
-            setattr(self, name, self._safe(functools.partial(self._call, name), name))
+            if not hasattr(type(self), name):
+                setattr(self, name, self._safe(functools.partial(self._call, name), name))
 
     @property
     def run(self) -> _Run | None:
@@ -169,17 +177,15 @@ class _Wandb(ModuleType):
         return {} if run is None else run.summary
 
     def _pass_on(self, values: Mapping[str, Any]) -> None:
-        self._capture.config(values, library="wandb", call="config")
+        self._capture.config(values, library=self._library, call="config")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        if name in _SUBMODULES:
-            return importlib.import_module(f"wandb.{name}")
         return _Nothing(name, self._unknown)
 
     def _unknown(self, call: str) -> None:
-        self._capture.unknown("wandb", call)
+        self._capture.unknown(self._library, call)
 
     def _safe(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         """Return a function that warns, once, instead of raising what W&B's would not."""
@@ -188,10 +194,10 @@ class _Wandb(ModuleType):
         def call(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
-            except (SacredInterrupt, Error, OSError, TypeError):
+            except (SacredInterrupt, self.Error, OSError, TypeError):
                 raise
             except Exception as error:
-                self._capture.unknown("wandb", f"{name} ({type(error).__name__}: {error})")
+                self._unknown(f"{name} ({type(error).__name__}: {error})")
                 return None
 
         return call
@@ -201,31 +207,23 @@ class _Wandb(ModuleType):
         if run is None:
             if name == "finish":
                 return None
-            raise Error(f"You must call wandb.init() before wandb.{name}()")
+            raise self.Error(f"You must call {self._library}.init() before {self._library}.{name}()")
         if name == "log" and args and isinstance(args[0], Mapping):  # what is not recorded was said when it was made
             args = ({key: value for key, value in args[0].items() if not isinstance(value, _Nothing)}, *args[1:])
         return getattr(run, name)(*args, **kwargs)
 
-    # ------------------------------------------------------------------ functions
-
-    def init(self, entity: Any = None, project: Any = None, dir: Any = None, **options: Any) -> _Run:
-        """Return the run of the script, or its next one; see `sacristan.init`."""
-        given = {"project": project, **options}
-        given |= {name: os.environ.get(key) for name, key in _VARIABLES.items() if given.get(name) is None}
-        if given.get("tags") is None and os.environ.get("WANDB_TAGS"):
-            given["tags"] = os.environ["WANDB_TAGS"].split(",")
-        is_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
-        mode = "disabled" if is_off else given.pop("mode", None) or os.environ.get("WANDB_MODE")
-        given["mode"] = "disabled" if mode == "disabled" else None
-        if given["resume"] not in (True, "auto", "allow", "must", "never") or given["id"] is None:
-            given["resume"] = None
+    def _begun(self, given: Mapping[str, Any]) -> _Run:
+        """Return the run of the script, or its next one; in an experiment one that only counts its steps."""
+        if self._capture.is_guest:
+            given = {**given, "mode": "disabled"}
         before = tracking.current_run()
-        run = tracking.init(**given)
-        if run is not before and run.lab_run is not None:
-            self._capture.follow(run.lab_run)
-            self._capture.config(dict(run.config), library="wandb", call="init")
-            run.send_through(_Sink(self._capture))
+        run = self._capture.start_run(**given) or tracking.init(**given)
+        if run is not before and (run.lab_run is not None or self._capture.is_guest):
+            self._capture.config(dict(run.config), library=self._library, call="init")
+            run.send_through(self._sink)
         return _Run(run, self)
+
+    # ------------------------------------------------------------------ functions
 
     def login(self, *args: Any, **kwargs: Any) -> bool:
         """Do nothing: there is nothing to log in to."""
@@ -247,13 +245,37 @@ class _Wandb(ModuleType):
     termwarn = termerror = termlog
 
 
+class _Wandb(StandIn):
+    """The module that scripts import as `wandb`."""
+
+    __version__ = "0.31.0"
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"wandb.{name}")
+        return super().__getattr__(name)
+
+    def init(self, entity: Any = None, project: Any = None, dir: Any = None, **options: Any) -> _Run:
+        """Return the run of the script, or its next one; see `sacristan.init`."""
+        given = {"project": project, **options}
+        given |= {name: os.environ.get(key) for name, key in _VARIABLES.items() if given.get(name) is None}
+        if given.get("tags") is None and os.environ.get("WANDB_TAGS"):
+            given["tags"] = os.environ["WANDB_TAGS"].split(",")
+        is_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
+        mode = "disabled" if is_off else given.pop("mode", None) or os.environ.get("WANDB_MODE")
+        given["mode"] = "disabled" if mode == "disabled" else None
+        if given["resume"] not in (True, "auto", "allow", "must", "never") or given["id"] is None:
+            given["resume"] = None
+        return self._begun(given)
+
+
 # ---------------------------------------------------------------------- media
 
 
 class _Lenient:
     """A medium that is left out, with a warning, where the lab cannot show it."""
 
-    _capture: Any
+    _unknown: Callable[[str], None]
     is_left_out = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -261,7 +283,7 @@ class _Lenient:
             super().__init__(*self._adapted(*args), **kwargs)
         except MediaError as error:
             self.is_left_out = True
-            self._capture.unknown("wandb", str(error))
+            self._unknown(str(error))
 
     @staticmethod
     def _adapted(*args: Any) -> tuple[Any, ...]:
@@ -348,8 +370,57 @@ def _generate_id(length: int = 8) -> str:
     return "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(length))
 
 
-def stand_in(capture: Any) -> ModuleType:
+def stand_in(capture: Capture) -> ModuleType:
     """Return the module to import as `wandb`."""
-    module = _Wandb(capture)
+    module = _Wandb("wandb", capture)
     sys.meta_path.insert(0, _Submodules(module._unknown))
     return module
+
+
+def _copy_of(artifact: Any) -> Artifact:
+    """Return an artifact of W&B as one of the lab."""
+    made = Artifact(artifact.name.partition(":")[0], artifact.type, artifact.description, artifact.metadata)
+    for name, entry in artifact.manifest.entries.items():
+        if entry.local_path:
+            made.add_file(entry.local_path, name)
+        else:
+            made.add_reference(entry.ref, name)
+    return made
+
+
+def attach(module: Any, capture: Capture) -> None:
+    """Watch the library, which does its own work."""
+    sdk: Any = {name: importlib.import_module(f"wandb.sdk.wandb_{name}") for name in ("config", "run", "summary")}
+    Run, Config, Summary = sdk["run"].Run, sdk["config"].Config, sdk["summary"].Summary  # noqa: N806 - classes
+    own = _Wandb("wandb", capture)
+    calls = {"log": "_log", **{name: name for name in ("define_metric", "finish", "alert", "save")}}
+    mirror(module, Run, own, calls)
+    Run.log_artifact = watched(Run.log_artifact, lambda _, run, *args, **options: take_artifact(*args, **options))
+    init = module.init
+
+    @functools.wraps(init)
+    def begin(*args: Any, **options: Any) -> Any:
+        run = init(*args, **options)
+        take_config(None, run.config)  # also that of files, variables and a sweep
+        return run
+
+    def take_config(_: Any, config: Any, *__: Any, **___: Any) -> None:
+        if module.run is not None and module.run.config is config:
+            own.config.update(config.as_dict())
+
+    def take_artifact(artifact: Any, *args: Any, **options: Any) -> None:
+        if type(artifact) is module.Artifact:  # those of subclasses are the library's own
+            artifact = _copy_of(artifact)
+        elif isinstance(artifact, module.Artifact):
+            return
+        own.log_artifact(artifact, *args, **options)
+
+    def take_summary(_: Any, summary: Any, values: Mapping[str, Any]) -> None:
+        if module.run is not None and module.run.summary is summary:
+            own.summary.update(values)
+
+    module.init = begin
+    for name in ("__setitem__", "update", "setdefaults"):
+        setattr(Config, name, watched(getattr(Config, name), take_config))
+    Config.__setattr__ = Config.__setitem__
+    Summary.update = watched(Summary.update, take_summary)

@@ -20,6 +20,7 @@ import numpy as np
 
 from sacristan.observers.media.kinds import Text
 from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.other_trackers import label_of_aim
 from sacristan.runs.errors import ForeignError, needing_extra
 from sacristan.runs.transfer.trackers.foreign_run import (
     UNKNOWN,
@@ -139,7 +140,8 @@ class _RunReader:
 
         run = self._run
         sequence = self._source._get_sequence(kind, name, Context(context))
-        label = _label(name, context)
+        plain = f"system/{name.removeprefix(_SYSTEM)}" if name.startswith(_SYSTEM) else name
+        label = label_of_aim(plain, context)
         steps, (values, _, times) = sequence.data.numpy()
         if kind == "metric":
             run.curves.append(
@@ -162,14 +164,6 @@ class _RunReader:
                 self._run.left_out.append(f"{label!r} of step {step}: a {kind} ({error})")
             else:
                 self._run.media.append(MediaEntry(label, kind, step, at, content))
-
-
-def _label(name: str, context: dict[str, Any]) -> str:
-    """Return the name of a metric with its context: `train/loss`, or `rank_0/loss` for entries other than `subset`."""
-    if name.startswith(_SYSTEM):
-        name = f"system/{name.removeprefix(_SYSTEM)}"
-    parts = [str(value) if key == "subset" else f"{key}_{value}" for key, value in sorted(context.items())]
-    return "/".join([*parts, name])
 
 
 def _content(kind: str, item: Any) -> Content:

@@ -20,8 +20,9 @@ from typing import Any
 
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import MediaEntry
+from sacristan.observers.record.other_trackers import parse_value
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, parse_value, png_content, set_nested
+from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, png_content, set_nested
 from sacristan.runs.transfer.trackers.source_files import RunFiles, open_run_files, run_files_below
 
 __all__ = ["KIND", "find", "recognizes"]

@@ -20,8 +20,9 @@ import numpy as np
 import yaml
 
 from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.other_trackers import parse_value
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, flat, parse_value
+from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, flat
 from sacristan.runs.transfer.trackers.source_files import is_inside
 
 __all__ = ["KIND", "find", "recognizes"]

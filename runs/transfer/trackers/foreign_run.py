@@ -47,7 +47,6 @@ __all__ = [
     "file_content",
     "flat",
     "histogram_content",
-    "parse_value",
     "png_content",
     "set_nested",
     "table_content",
@@ -269,16 +268,6 @@ def take_status(run: ForeignRun, status: Any) -> None:
     """Take the status of an exported run, DEAD if it had not ended; a hostile source may name anything."""
     if isinstance(status, str) and status in STATUS_STYLES:
         run.status = "DEAD" if status in _LIVING else status
-
-
-def parse_value(text: str) -> Any:
-    """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text."""
-    for kind in (int, float):
-        with contextlib.suppress(ValueError):
-            number = kind(text)
-            # Python takes `2024_01_05` for a number, and a name such as `007` is none.
-            return text if "_" in text or (kind is int and str(number) != text.strip().removeprefix("+")) else number
-    return {"true": True, "false": False, "none": None, "null": None}.get(text.strip().lower(), text)
 
 
 def file_content(path: Path) -> tuple[str, Content]:

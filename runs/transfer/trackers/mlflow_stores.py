@@ -21,6 +21,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import yaml
 
+from sacristan.observers.record.other_trackers import parse_value
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.transfer.trackers.foreign_run import (
@@ -29,7 +30,6 @@ from sacristan.runs.transfer.trackers.foreign_run import (
     ForeignRun,
     Found,
     as_steps,
-    parse_value,
     take_status,
 )
 from sacristan.runs.transfer.trackers.source_files import (
