@@ -101,16 +101,19 @@ class Capture:
         # The library, step and value that each metric was logged with last.
         self._last: dict[str, tuple[str, Any, Any]] = {}
         self._has_settings = False
-        self.is_guest = self._is_left = False
+        self.is_guest = self._is_left = self._stands_in = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
         self._passed_on: set[str] = set()
         self._held: dict[str, tuple[Any, Any]] = {}
         self.before_first_log: Callable[[], None] | None = None
 
-    def begin(self, run: LabRun, also: Collection[str] = ()) -> None:
-        """Pass on to this run from now on, and attach all adapters."""
+    def begin(self, run: LabRun | None, also: Collection[str] = ()) -> None:
+        """Pass on to this run from now on, and attach all adapters.
+
+        None is for a process beside the one that records: it logs nothing, and reaches no server either.
+        """
         self._forget()
-        self.run, self.also = run, also
+        self.run, self.also, self._stands_in = run, also, True
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _Finder(self))
         self._attach_all({**PARSERS, **LOGGERS})
@@ -123,7 +126,7 @@ class Capture:
         """
         if self.run is not None and not self.is_guest:
             told("this script runs an experiment, which has a record of its own; python SCRIPT gives that alone")
-        before = {name: getattr(self, name) for name in ("run", "is_guest", *_OF_A_RUN)}
+        before = {name: getattr(self, name) for name in ("run", "is_guest", "_stands_in", *_OF_A_RUN)}
         self._forget()
         self.run, self.is_guest = run, True
         self._attach_all(LOGGERS)
@@ -164,8 +167,8 @@ class Capture:
         return False
 
     def lets(self, library: str) -> bool:
-        """Return whether a library does its own work, too: it was named by `--also`, or is used in an experiment."""
-        return self.is_guest or library in self.also
+        """Return whether a library does its own work, too: it was named by `--also`, or no script is recorded here."""
+        return self.is_guest or not self._stands_in or library in self.also
 
     def start_run(self, **options: Any) -> TrackedRun | None:
         """Return the run that a library begins: that of the script, or its next one, which is passed on to from now on.
@@ -179,12 +182,12 @@ class Capture:
         before = tracking.current_run()
         run = tracking.init(**options)
         if run is not before and run.lab_run is not None:
-            self._calls, self._last, self.run = {}, {}, run.lab_run
+            self._calls, self._last, self.run, self._stands_in = {}, {}, run.lab_run, True
         return run
 
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
-        self.run = None
+        self.run, self._stands_in = None, False
 
     def attach_others(self) -> None:
         """Attach the adapters that other packages bring, once."""
@@ -355,7 +358,7 @@ class _Finder(MetaPathFinder, Loader):
         self._capture = of
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
-        if self._capture.run is None or "." in fullname or fullname in sys.stdlib_module_names:
+        if not self._capture._stands_in or "." in fullname or fullname in sys.stdlib_module_names:
             return None
         self._capture.attach_others()
         if fullname not in LOGGERS:

@@ -1,8 +1,8 @@
 """The `sitecustomize` of the Python processes that `sacristan run -- COMMAND` starts: the first one records itself.
 
 It is copied to a folder on their PYTHONPATH, and imports the standard library alone. A process that starts a script
-becomes `sacristan run` of that script, under the same id. Launchers, later ranks, and processes that start while
-another one records, stay as they are.
+becomes `sacristan run` of that script, under the same id, which records nothing in later ranks. Launchers stay as they
+are, and so do processes that start while another one records.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ def become_recorded() -> None:
     """Replace this process by one that records its script, if it is the one to do that."""
     told = json.loads(os.environ[VARIABLE])
     words = _script_words()
-    if words is None or int(os.environ.get("RANK") or 0) or not _claim(os.path.join(told["folder"], CLAIM)):  # noqa: PTH118
+    is_later_rank = int(os.environ.get("RANK") or 0) > 0
+    if words is None or not (is_later_rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
         return
     import subprocess
 

@@ -10,15 +10,17 @@ import contextlib
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated, is_loader_worker
+from sacristan.experiments.scripts.forked_state import start_from, state_to_start_from
 from sacristan.experiments.scripts.history import History
+from sacristan.experiments.scripts.loop_ranks import Follower, OfEachRank, joined_ranks
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.config.seed import global_states, set_global_states
@@ -75,6 +77,9 @@ class LoopState:
     A loop that uses none of them counts the steps of the optimizer, as `state.step`, and is stopped at a `log` that
     follows such a step: log last in its body.
 
+    Of several processes, such as those of torchrun, all call `run.checkpoint`, and ask for steps: rank 0 saves one
+    state for all of them, with the random streams and the loader's place of each, after epochs and by `every`.
+
     Args:
         loader: The loader of the training data: a DataLoader of torch, of any data set, sampler and number of workers;
             torchdata's StatefulDataLoader; a loader that accelerate has prepared; or another iterable that yields the
@@ -92,7 +97,8 @@ class LoopState:
         values: Numbers, texts, tensors, lists and dicts of yours, by name, which each state has as well.
 
     Raises:
-        CheckpointError: If a part has no state, a state does not fit, or the process is one of a launch of several.
+        CheckpointError: If a part has no state, a state does not fit, or the process is one of several that
+            `torch.distributed` has not connected.
     """
 
     def __init__(
@@ -110,6 +116,9 @@ class LoopState:
         self._run = None if session is None else session.run
         self._session, self._end = session, end
         self.every, self.every_s = every, every_s
+        self._ranks = joined_ranks()
+        # What ends the loop after a signal: the run, or in a process without one what stands for it.
+        self._record: Any = Follower() if self._run is None and self._ranks.size > 1 else self._run
         self._place = Place()
         self._kept = _Kept(history)
         self.values = self._kept.values
@@ -119,8 +128,8 @@ class LoopState:
             from sacristan.experiments.scripts.loader_position import LoopLoader
 
             self._loader = LoopLoader(loader, self)
-            self.parts["loader"] = self._loader
-        self.parts["loop"] = self._kept
+            self.parts["loader"] = OfEachRank(self._loader, self._ranks)
+        self.parts["loop"] = OfEachRank(self._kept, self._ranks)
         self._keeper: Checkpointer | None = None
         self._saved: tuple[int, int, int] | None = None
         self._saved_at = time.monotonic()
@@ -128,27 +137,39 @@ class LoopState:
         self._depth = 0
         self._watching = _Watch(self.parts, self._count)
         self._undo = contextlib.ExitStack()
-        _check_alone()
-        if self._run is not None and self._run.folder is not None:
-            self._begin(keep)
-        elif self._run is not None:
-            _log.warning("checkpoint: this run has no folder to keep states in, so it cannot be resumed")
+        folder = self._ranks.from_first(self._folder)
+        if folder is not None:
+            self._begin(folder, keep)
 
-    def _begin(self, keep: int) -> None:
+    def _folder(self) -> Path | None:
+        """Return the folder for the states; None if there is nothing to keep them in."""
+        if self._run is None:
+            return None
+        if self._run.folder is None:
+            _log.warning("checkpoint: this run has no folder to keep states in, so it cannot be resumed")
+            return None
+        number = self._run.count_training()
+        return self._run.folder.absolute() / ("checkpoints" if number == 1 else f"checkpoints-{number}")
+
+    def _begin(self, folder: Path, keep: int) -> None:
         run = self._run
-        assert run is not None
-        assert run.folder is not None
-        number = run.count_training()
-        folder = run.folder.absolute() / ("checkpoints" if number == 1 else f"checkpoints-{number}")
-        self._keeper = Checkpointer(folder, run.config, best=False, keep=keep, resume=run.is_resumed, record=run)
-        self._place = self._keeper.begin(self.parts)
+        is_resumed = self._ranks.from_first(lambda: run is not None and run.is_resumed)
+        config = {} if run is None else run.config
+        self._keeper = keeper = Checkpointer(
+            folder, config, best=False, keep=keep, resume=is_resumed, record=self._record
+        )
+        self._place = keeper.begin(self.parts, ranks=self._ranks)
+        if not self._place.step:
+            path = self._ranks.from_first(lambda: state_to_start_from(keeper))
+            if path is not None:
+                self._place = start_from(path, self.parts, self._ranks)
         if self._place.step or self._place.epoch:
             self._saved = (self._place.epoch, self._place.batch, self._place.step)
             self._streams = global_states()
             for part in self.parts.values():
                 if hasattr(part, "param_groups"):
                     part._opt_called = True  # torch's own mark, by which it warns of schedulers that come too early
-        elif run.is_resumed:
+        elif is_resumed:
             self._kept.history.step = 0
         self._hold_signals()
 
@@ -188,6 +209,8 @@ class LoopState:
         Args:
             total: Number of steps of the whole training.
         """
+        if self._ranks.size > 1 and self.every is None:
+            _log.warning("checkpoint: several processes save states by number alone; give every=STEPS")
         with self._looping("steps"):
             while self._place.step < total:
                 yield self._place.step
@@ -267,7 +290,9 @@ class LoopState:
             return
         is_stopping = self._keeper.is_due(self._place.step)
         by_number = self.every is not None and self._place.step % self.every == 0
-        by_time = self.every_s is not None and time.monotonic() - self._saved_at >= self.every_s
+        # Several processes save together, and have clocks of their own.
+        every_s = self.every_s if self._ranks.size == 1 else None
+        by_time = every_s is not None and time.monotonic() - self._saved_at >= every_s
         is_due = is_due or by_time or by_number
         if final or is_due or is_stopping:
             self._save(place, final=final, is_due=is_due)
@@ -306,8 +331,14 @@ class LoopState:
 
     def stop_at_log(self) -> None:
         """Stop a loop that asks for no steps, at a log that follows a step of the optimizer."""
-        if self._depth or self._run is None or self._run.stopping is None:
+        if self._depth or self._record is None or self._record.stopping is None:
             return
+        if self._ranks.size > 1:
+            _log.error(
+                "checkpoint: this loop asks for no steps, so its processes cannot save a state together; write: "
+                "for step in state.steps(total)"
+            )
+            self._stop(Terminated(self._record.stopping))
         if not self._watching.is_active:
             self._watching.start()
             return
@@ -319,13 +350,15 @@ class LoopState:
                 "checkpoint: this loop logs before a step of its optimizer or scheduler is done, so no state is saved; "
                 "log last in its body, or write: for step in state.steps(total)"
             )
-            self._stop(Terminated(self._run.stopping))
+            self._stop(Terminated(self._record.stopping))
 
     # ------------------------------------------------------------------ signals
 
     def _hold_signals(self) -> None:
         """Hold back the first signal that would end the process, until a step is done."""
-        assert self._session is not None
+        if self._session is None:
+            self._undo.callback(self._record.hold_signals())
+            return
         self._session.on_signal = self._hold_back
         self._undo.callback(setattr, self._session, "on_signal", None)
         if threading.current_thread() is threading.main_thread():
@@ -427,13 +460,3 @@ def _checked(name: str, part: Any) -> Any:
     if name == "loop":
         raise CheckpointError("checkpoint: the name loop is the lab's own; give the part another one")
     return part
-
-
-def _check_alone() -> None:
-    distributed: Any = sys.modules.get("torch.distributed")
-    is_meeting = distributed is not None and distributed.is_available() and distributed.is_initialized()
-    if is_meeting and distributed.get_world_size() > 1:
-        raise CheckpointError(
-            "checkpoint: this process is one of several that train together, whose states it does not save; use the "
-            "lab's loop, sacristan.experiments.Trainer, or torch.distributed.checkpoint"
-        )

@@ -22,14 +22,15 @@ from typing import Any, NoReturn
 
 from sacristan.configs.nearest import suggestion
 from sacristan.experiments.scripts.capturing import capture, told
-from sacristan.experiments.scripts.script_run import make_main
+from sacristan.experiments.scripts.script_run import make_main, make_run
 from sacristan.experiments.scripts.session import Session, active_session
 from sacristan.ingredients.errors import LabError
 from sacristan.observers.errors import ArtifactError, ObserversError
 
 __all__ = ["add_options", "run_program", "split_words"]
 
-_VALUED = ("--name", "--set", "--keep", "--also", "-m")
+_QUEUING = ("-q", "--queue")
+_VALUED = ("--name", "--set", "--keep", "--also", "--priority", "-m")
 _USAGE_CODE = 2  # as Python's, for a file that is not there
 
 
@@ -58,6 +59,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="let a logging library do its own work, too, although it would reach a server; may be repeated",
     )
+    parser.add_argument(*_QUEUING, action="store_true", help="queue the run, which `sacristan work` starts")
+    parser.add_argument("--priority", metavar="NUMBER", type=float, help="with -q: start it before those of less")
     parser.add_argument("-m", metavar="MODULE", dest="module", help="run a module instead of a file, as python -m does")
     parser.add_argument("program", metavar="SCRIPT", nargs="?", help="the script; all words after it are its own")
 
@@ -111,7 +114,12 @@ def run_program(words: Sequence[str]) -> NoReturn:
     try:
         program = _program(options, args)
         program.prepare()
-        if not int(os.environ.get("RANK") or 0):
+        if options.queue:
+            _enqueue(options, program, before)
+            sys.exit(0)
+        if int(os.environ.get("RANK") or 0):
+            capture.begin(None, options.also)
+        else:
             _begin(options, program, before)
     except _Rejected as error:
         told(f"error: {error}")
@@ -139,18 +147,40 @@ def _program(options: argparse.Namespace, args: Sequence[str]) -> _Program:
     return _File(options.program, args, options.constants)
 
 
+def _script_of(program: _Program, words: Sequence[str]) -> dict[str, Any]:
+    """Return how a program is started, without the options that queue it."""
+    before: list[str] = []
+    for word in words[: -len(program.words)]:
+        if before[-1:] == ["--priority"]:
+            before.pop()
+        elif word not in _QUEUING and not word.startswith("--priority="):
+            before.append(word)
+    return {"kind": program.kind, "program": program.name, "args": program.args, "captured": True, "options": before}
+
+
+def _settings_of(program: _Program) -> dict[str, Any]:
+    """Return the config that is known before the program runs."""
+    # Words of the command line stand for settings where nothing else tells them.
+    return program.constants if program.names else {"args": program.args} if program.args else {}
+
+
+def _enqueue(options: argparse.Namespace, program: _Program, words: Sequence[str]) -> None:
+    """Record the script as a run that waits for a worker."""
+    meta = {} if options.priority is None else {"priority": options.priority}
+    script = _script_of(program, words)
+    make_run(options.name or program.title, _settings_of(program), script=script, meta=meta).enqueue()
+    told("it waits; sacristan work starts it")
+
+
 def _begin(options: argparse.Namespace, program: _Program, words: Sequence[str]) -> None:
-    before = words[: -len(program.words)]
-    script = {"kind": program.kind, "program": program.name, "args": program.args, "captured": True, "options": before}
+    script = _script_of(program, words)
     session = _begin_session(options, program, script)
     capture.jobs = _Jobs(session, lambda: _begin_session(options, program, dict(script)))
 
 
 def _begin_session(options: argparse.Namespace, program: _Program, script: Mapping[str, Any]) -> Session:
     folder, start, main = Path.cwd(), time.time(), sys.modules["__main__"]
-    # Words of the command line stand for settings where nothing else tells them.
-    config = program.constants if program.names else {"args": program.args} if program.args else {}
-    session = Session.begin(options.name or program.title, config, script=script)
+    session = Session.begin(options.name or program.title, _settings_of(program), script=script)
     capture.begin(session.run, options.also)
     if program.names:
 

@@ -73,6 +73,12 @@ class ScriptRun(LabRun):
                 self._warn_about_failed_observers()
                 self._wait_for_observers()
 
+    def enqueue(self) -> None:
+        """Record it as one that waits to be started."""
+        self.observers = sorted(self.observers, key=lambda observer: -observer.priority)
+        self._emit_queued()
+        self._wait_for_observers()
+
     def hold_signal_back(self, number: int) -> None:
         """Note a signal that ends the run once its step is done; it may have ended the workers of a loader as well."""
         self._signals.pass_over_workers()
@@ -191,6 +197,8 @@ def _process_note() -> dict[str, Any]:
     note: dict[str, Any] = {}
     if (size := os.environ.get("WORLD_SIZE", "")).isdecimal() and int(size) > 1:
         note["num_processes"] = int(size)
+        if (per_node := os.environ.get("LOCAL_WORLD_SIZE", "")).isdecimal():  # set by torchrun
+            note["per_node"] = int(per_node)
     with contextlib.suppress(OSError):  # it may be closed
         mode = os.fstat(0).st_mode
         if stat.S_ISFIFO(mode) or stat.S_ISREG(mode):

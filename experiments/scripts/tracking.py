@@ -122,17 +122,12 @@ def init(
     if mode not in _MODES:
         raise ConfigError(f"init: got mode={mode!r}, expected one of {', '.join(_MODES)}")
     previous = current_run()
+    if previous is not None and not _ends_previous(reinit):
+        _log.warning("init: %r has not ended, and is returned; finish it first, or give reinit=True", previous)
+        return previous
     if previous is not None:
-        if not _ends_previous(reinit):
-            _log.warning("init: %r has not ended, and is returned; finish it first, or give reinit=True", previous)
-            return previous
         previous.finish()
-    settings = as_settings(config)
-    settings = {
-        key: value
-        for key, value in settings.items()
-        if (config_include_keys is None or key in config_include_keys) and key not in (config_exclude_keys or ())
-    }
+    settings = _included(as_settings(config), config_include_keys, config_exclude_keys)
     details: dict[str, Any] = {"project": project, "group": group, "job_type": job_type, "id": id}
     described = {"display_name": name or "", "note": notes or "", "tags": as_tags(tags)}
     if mode == "disabled" or _is_silent():
@@ -141,6 +136,13 @@ def init(
         run = _recorded(settings, described, details, resume, dir)
     _runs.append(run)
     return run
+
+
+def _included(
+    settings: Mapping[str, Any], include: Sequence[str] | None, exclude: Sequence[str] | None
+) -> dict[str, Any]:
+    names = [name for name in settings if (include is None or name in include) and name not in (exclude or ())]
+    return {name: settings[name] for name in names}
 
 
 def _recorded(

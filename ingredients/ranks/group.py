@@ -33,14 +33,21 @@ class Ranks:
 
     Args:
         notices: Their messages beside the training; None for a single process.
+        group: The process group of torch for objects and signals, which takes tensors on the CPU; None for the default.
     """
 
-    def __init__(self, world: World, notices: Notices | None = None, options: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        world: World,
+        notices: Notices | None = None,
+        options: Mapping[str, Any] | None = None,
+        group: Any = None,
+    ) -> None:
         self.world = world
         self.rank = world.rank
         self.size = world.size
         self.options = dict(options or {})
-        self._notices = notices
+        self._notices, self._group = notices, group
         self._num_turns = 0
         # The exchange of `poll` under way: the future greatest number, and the work to wait for.
         self._pending: tuple[torch.Tensor, Any] | None = None
@@ -71,7 +78,7 @@ class Ranks:
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        dist.all_gather_object(values, value, group=self._group)
         return values
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -81,7 +88,7 @@ class Ranks:
         import torch.distributed as dist
 
         values = [make() if self.is_first else None]
-        dist.broadcast_object_list(values, src=0)
+        dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]  # type: ignore[return-value]  # what rank 0 made
 
     def send_tensors(self, module: nn.Module, *, buffers_alone: bool = False) -> None:
@@ -143,7 +150,7 @@ class Ranks:
         import torch.distributed as dist
 
         greatest = torch.tensor([number])
-        return greatest, dist.all_reduce(greatest, op=dist.ReduceOp.MAX, async_op=True)
+        return greatest, dist.all_reduce(greatest, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
 
     def _end(self, pending: tuple[torch.Tensor, Any]) -> int:
         greatest, work = pending

@@ -24,6 +24,7 @@ __all__ = [
     "CHECK_VARIABLE",
     "EXPECT_DATA_VARIABLE",
     "EXPECT_RESOURCES_VARIABLE",
+    "FORK_VARIABLE",
     "NAMED_CONFIGS_VARIABLE",
     "PARENT_VARIABLE",
     "RECORD_TO_VARIABLE",
@@ -63,6 +64,8 @@ USED_ARTIFACTS_VARIABLE = "SACRISTAN_USED_ARTIFACTS"
 RESUME_VARIABLE = "SACRISTAN_RESUME"
 # If set, `print_config` rejects settings that the main function could not start with.
 CHECK_VARIABLE = "SACRISTAN_CHECK"
+# The state of another run that a script starts from.
+FORK_VARIABLE = "SACRISTAN_FORK"
 # The folder of the queued run to start.
 START_VARIABLE = "SACRISTAN_START"
 # For a process started by a sweep or a queue: a JSON object with the descriptor of a socket to the parent as `fd`, and

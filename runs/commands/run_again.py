@@ -29,11 +29,13 @@ after --. If the password of a URL was not recorded, give the URL as a setting."
 _STEPS = number(int, lambda value: value > 0, "a number of steps, at least 1")
 _FORK_EPILOG = """\
 Give settings and recipes after `with`, as on the experiment's own command line, and options for the
-experiment after --."""
+experiment after --. A script gets the words after -- behind its own; it starts from the beginning if it keeps no
+states."""
 _WORK_EPILOG = """\
-Starts queued runs (python exp.py -q with ...), each in its own record. Any number of workers share a
-queue, on all machines that can reach the store. Give options for the experiments after --, such as -m URL with the
-password, and URLs of the config that were recorded without their passwords after with."""
+Starts queued runs (python exp.py -q with ..., sacristan run -q train.py ...), each in its own record. Any
+number of workers share a queue, on all machines that can reach the store. Give options for the experiments after
+--, such as -m URL with the password, and URLs of the config that were recorded without their passwords after
+with."""
 _CHECK_EPILOG = """\
 In SCRIPT, Sacred's Experiment, Ingredient and observers are replaced; no file is changed, and nothing is
 recorded. What the script does before its experiment starts, it does twice for each line. The exit code is 0 if all
@@ -124,7 +126,7 @@ class Fork:
             run, _ = with_folder(store.get(arguments.run))
             state = None if arguments.state is None else Path(arguments.state)
             launch = fork_launch(run, updates, options, state, arguments.without)
-            if arguments.dry:
+            if arguments.dry and run["meta.script"] is None:  # a script has no settings that could be checked
                 check_settings(fork_launch(run, updates, options, state, arguments.without, prints_config=True))
         return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)
 

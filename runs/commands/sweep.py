@@ -7,12 +7,13 @@ import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.commands.terminal.arguments import Parser, is_url, number, where_of
 from sacristan.runs.errors import SweepError
 
 if TYPE_CHECKING:
+    from sacristan.runs.sweeps.agents.engines import Engine
     from sacristan.runs.sweeps.agents.trials import AgentOptions
     from sacristan.runs.sweeps.spec.definition import Definition
     from sacristan.runs.sweeps.spec.spec import Spec
@@ -53,6 +54,11 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--retries", type=_NATURAL, default=3, metavar="N", help="new starts of a killed run (3)")
     help = "modules that are imported once for all runs, separated by commas; by default torch and the like"
     parser.add_argument("--packages", metavar="MODULES", help=help)
+    help = "where agents run: this machine (local), a cluster of Ray, or an array job of Slurm"
+    parser.add_argument("--engine", choices=("local", "ray", "slurm"), default="local", help=help)
+    parser.add_argument("--address", metavar="HOST:PORT", help="with --engine ray: the cluster; by default a new one")
+    parser.add_argument("--resources", metavar="YAML", help="of each agent on a cluster: '{cpus: 4, gpus: 1}'")
+    parser.add_argument("--slurm", metavar="YAML", help="options of the job: '{partition: gpu, timeout_min: 240}'")
     parser.add_argument("--retry-failed", action="store_true", help="run the failed points of a sweep again")
 
 
@@ -63,9 +69,8 @@ def main(arguments: argparse.Namespace) -> int:
         _ACTIONS[arguments.script](place, arguments)
         return 0
     from sacristan.runs.sweeps.agents.commands import run_sweep
-    from sacristan.runs.sweeps.agents.engines import Engine
 
-    spec = _spec(arguments)
+    spec, engine = _spec(arguments), _engine(arguments)
     definition = _definition(arguments, spec)
     run_sweep(
         place,
@@ -73,7 +78,7 @@ def main(arguments: argparse.Namespace) -> int:
         definition,
         _agent_options(place, arguments, {}),
         _workers(arguments.workers),
-        Engine(),
+        engine,
         lambda *_: None,  # the script knows its options
         arguments.retry_failed,
     )
@@ -134,21 +139,41 @@ def _place(where: str) -> Place:
     return Place(Path("my_runs"), where) if is_url(where) else Place(Path(where))
 
 
-def _spec(arguments: argparse.Namespace) -> Spec:
+def _engine(arguments: argparse.Namespace) -> Engine:
+    from sacristan.runs.sweeps.agents.engines import Engine
+
+    options = {}
+    for name in ("resources", "slurm"):
+        text = getattr(arguments, name)
+        options[name] = {} if text is None else _yaml(f"--{name}", text)
+        if not isinstance(options[name], dict):
+            raise SweepError(f"--{name}: got {text!r}, expected values by name, such as '{{cpus: 4}}'")
+    engine = Engine(arguments.engine, arguments.address, **options)
+    engine.check()
+    engine.check_extras()
+    return engine
+
+
+def _yaml(option: str, text: str) -> Any:
+    import yaml
+
     from sacristan.configs.files import load_yaml
+
+    try:
+        return load_yaml(text)
+    except yaml.YAMLError as error:
+        why = " ".join(str(error).split())
+        raise SweepError(f"{option}: got {text!r}, which is not valid YAML ({why})") from error
+
+
+def _spec(arguments: argparse.Namespace) -> Spec:
     from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
     if arguments.spec is not None:
         return read_spec(arguments.spec)
     if arguments.over is None:
         raise SweepError("got no search space, expected --over '{lr: [1e-4, 1e-3]}' or --spec FILE")
-    import yaml
-
-    try:
-        over = load_yaml(arguments.over)
-    except yaml.YAMLError as error:
-        why = " ".join(str(error).split())
-        raise SweepError(f"--over: got {arguments.over!r}, which is not valid YAML ({why})") from error
+    over = _yaml("--over", arguments.over)
     metric = {"name": arguments.metric, "goal": arguments.goal} if arguments.metric else None
     return read_over(over, method=arguments.method, metric=metric)
 

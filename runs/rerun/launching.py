@@ -175,10 +175,14 @@ def _script_launch(
     program = ["-m", start.program] if start.kind == "module" else [str(path)]
     if start.is_captured:
         program = ["-m", "sacristan", "run", *start.options, *program]
-    # -P: as with a script, the folder it starts in is not searched before that of the script.
-    python = [sys.executable, *(["-P"] if program[0] == "-m" else [])]
     folder, notes = _folder(record)
     variables = {"PYTHONPATH": _python_path(path, record.mainfile, search), "SACRISTAN_STORE": "", "SACRISTAN_MODE": ""}
+    # -P: as with a script, the folder it starts in is not searched before that of the script.
+    python = [sys.executable, *(["-P"] if program[0] == "-m" else [])]
+    if start.num_processes > 1:
+        if program[0] == "-m":
+            variables["PYTHONSAFEPATH"] = "1"  # as -P, for the processes of torchrun
+        program = [*_torchrun(start.num_processes), *program]
     return Launch((*python, *program, *start.args, *words), folder, {**variables, **environment}, tuple(notes))
 
 
@@ -190,10 +194,10 @@ def _check_can_start(record: Record, start: ScriptStart) -> None:
             f"run {record.id} was recorded without the password in its words: {hidden[0]}; start it yourself: "
             f"{start.text}"
         )
-    if start.num_processes > 1:
+    if start.num_processes > start.per_node:
         raise LaunchError(
-            f"run {record.id} had {start.num_processes} processes, and the words of their launcher are not recorded; "
-            "start it yourself: sacristan run -- torchrun ..."
+            f"run {record.id} had {start.num_processes} processes on several machines, or by another launcher than "
+            "torchrun, whose words are not recorded; start it yourself: sacristan run -- torchrun ..."
         )
     if start.reads_pipe and _reads_input(record):
         raise LaunchError(
@@ -220,7 +224,11 @@ def _with_torchrun(record: Record, program: Sequence[str]) -> list[str]:
             "start torchrun on each of them as before, and let the run be resumed: with resume=auto"
         )
     of_module = ["-m", str(record.module)] if record.module else program
-    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={record.num_ranks}", *of_module]
+    return [*_torchrun(record.num_ranks), *of_module]
+
+
+def _torchrun(num_processes: int) -> list[str]:
+    return ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
 
 
 def check_passwords_alone(record: Record, settings: Sequence[str]) -> None:

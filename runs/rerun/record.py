@@ -65,7 +65,8 @@ class ScriptStart:
         options: The options of `sacristan run` before it.
         is_captured: Whether `sacristan run` started it, rather than Python.
         number: Which of the runs of its process it is, from 1.
-        num_processes: Number of processes that a launcher such as torchrun started.
+        num_processes: Number of processes that a launcher started.
+        per_node: Number of those that torchrun started on one machine; 1 if another launcher did.
         reads_pipe: Whether its standard input was a pipe or a file.
     """
 
@@ -76,6 +77,7 @@ class ScriptStart:
     is_captured: bool
     number: int
     num_processes: int
+    per_node: int
     reads_pipe: bool
 
     @property
@@ -211,6 +213,7 @@ class Record:
             is_captured=bool(start.get("captured")),
             number=_count(start.get("number")),
             num_processes=_count(start.get("num_processes")),
+            per_node=_count(start.get("per_node")),
             reads_pipe=bool(start.get("reads_pipe")),
         )
 

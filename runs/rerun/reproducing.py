@@ -26,7 +26,14 @@ from sacristan.runs.comparison.difference import diff
 from sacristan.runs.errors import LaunchError, StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.rerun.environment import Differing, compare_flags, compare_libraries, compare_reads, parsed_sources
+from sacristan.runs.rerun.environment import (
+    Differing,
+    compare_flags,
+    compare_libraries,
+    compare_reads,
+    compare_settings,
+    parsed_sources,
+)
 from sacristan.runs.rerun.judging import cause_of, judge
 from sacristan.runs.rerun.launching import end_text, run_launch
 from sacristan.runs.rerun.planning import Plan, planned
@@ -130,7 +137,8 @@ def carry_out(plan: Plan, output: int | None = None) -> Reproduction:
         sources = source_differences(plan, new)
         known = {entry.name for entry in plan.environment.differences if entry.kind == "library"}
         libraries = [entry for entry in compare_libraries(old, new) if entry.name not in known]
-        differences = (*compare_flags(old, new), *compare_reads(old, new), *libraries)
+        settings = compare_settings(old, new)
+        differences = (*settings, *compare_flags(old, new), *compare_reads(old, new), *libraries)
         notes += [*verdict.notes, *cause_notes(plan, verdict, sources, differences)]
         run, refusal = _note_verdict(plan, new, verdict)
         return Reproduction(plan, run, verdict, differences, sources, (*notes, *refusal))

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from sacristan.observers.record.identity import (
     EXPECT_DATA_VARIABLE,
+    FORK_VARIABLE,
     PARENT_VARIABLE,
     RECORD_TO_VARIABLE,
     RESUME_VARIABLE,
@@ -197,11 +198,8 @@ def fork_launch(
     good one if none is given. With `prints_config`, the process prints the config instead.
     """
     run, folder = with_folder(run)
-    if (start := Record(run).script_start) is not None:
-        raise LaunchError(
-            f"run {run.id} is of a script, which cannot be started from a state of another run; start it with other "
-            f"words: {start.text} ..."
-        )
+    if Record(run).script_start is not None:
+        return _fork_of_script(run, folder, settings, options, state)
     _check_keeps_states(run)
     updates = [*settings, start_setting(chosen_state(run, state).path)]
     environment = {RECORD_TO_VARIABLE: str(folder.parent.absolute()), PARENT_VARIABLE: run.uid or ""}
@@ -215,6 +213,22 @@ def fork_launch(
         without=dropped_options(record, without),
         prints_config=prints_config,
     )
+
+
+def _fork_of_script(
+    run: Run, folder: Path, settings: Sequence[str], words: Sequence[str], state: Path | None
+) -> Launch:
+    """Return the process of a new run of a script with more words, from a state if the run keeps any."""
+    environment = {RECORD_TO_VARIABLE: str(folder.parent.absolute()), PARENT_VARIABLE: run.uid or ""}
+    notes = []
+    if state is not None or states_of(run):
+        environment[FORK_VARIABLE] = str(chosen_state(run, state).path.absolute())
+    else:
+        notes = [f"run {run.id} keeps no states of its training, so the new run starts from the beginning"]
+    launch = recorded_launch(
+        Record(run), config=folder / CONFIG, updates=settings, options=words, environment=environment
+    )
+    return dataclasses.replace(launch, notes=(*notes, *launch.notes))
 
 
 def changed_sources(record: Record) -> list[str]:

@@ -107,24 +107,94 @@ def test_dry_prints_the_command_and_runs_nothing(folder):
     assert [found.id for found in open_store("my_runs").find()] == ["1"]
 
 
-def in_another_file(folder):
-    (folder / "factor.txt").write_text("2")
-    return ["file factor.txt: recorded"]
+# Depends on a file beside it, a module, a checkpoint, a package and variables.
+TAMPERED = """
+import argparse, os, random
+from pathlib import Path
+import numpy
+from model import step
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--seed", type=int)
+args = parser.parse_args()
+import sacristan
+run = sacristan.init()
+with open("start.ckpt", "rb") as stream:
+    loss = float(stream.read())
+stream = random.Random(args.seed)
+for number in range(5):
+    loss = step(loss, args.lr * float(Path("factor.txt").read_text()), stream.random())
+    scale = float(os.environ.get("SCALE", "1")) * int(os.environ.get("OMP_NUM_THREADS", "1"))
+    run.log({"loss": scale * loss}, number)
+"""
 
 
-def in_other_code(folder):
-    (folder / "model.py").write_text(MODEL.replace("lr * noise", "2 * lr * noise"))
-    return ["the environment is the same: the difference comes from the code (model.py)", "2 * lr * noise"]
+def in_the_record(name, before, after):
+    def tamper(folder, monkeypatch):
+        path = folder / "my_runs" / "1" / name
+        content = path.read_bytes()
+        assert before in content
+        path.write_bytes(content.replace(before, after))
+
+    return tamper
 
 
-@pytest.mark.parametrize(("tamper", "options"), [(in_another_file, ()), (in_other_code, ("--in-place",))])
-def test_tampered_script_diverges_at_its_first_step_with_the_cause(folder, tamper, options):
-    record(*CAPTURED, "--seed", "1")
-    causes = tamper(folder)
-    text = reproduce("1", *options, code=1)
-    assert text.startswith("DIVERGED: loss at step 0: recorded 0.98")
-    for cause in causes:
-        assert cause in text
+def in_a_file(name, text):
+    def tamper(folder, monkeypatch):
+        (folder / name).unlink() if text is None else (folder / name).write_text(text)
+
+    return tamper
+
+
+def in_a_variable(name):
+    return lambda folder, monkeypatch: monkeypatch.setenv(name, "3")
+
+
+def in_a_point(folder, monkeypatch):
+    path = folder / "my_runs" / "1" / "metrics.bin"
+    path.write_bytes(path.read_bytes()[:-2] + b"..")
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize(
+    ("tamper", "options", "code", "causes"),
+    [
+        (in_a_file("factor.txt", "2"), (), 1, ["file factor.txt: recorded"]),
+        (in_the_record("run.json", b'"0.3"', b'"0.4"'), (), 1, ["setting lr: recorded 0.3, now 0.4"]),
+        (
+            in_a_file("model.py", MODEL.replace("lr * noise", "2 * lr * noise")),
+            ("--in-place",),
+            1,
+            ["the environment is the same: the difference comes from the code (model.py)", "2 * lr * noise"],
+        ),
+        (in_a_file("train.py", TAMPERED.replace("scale * loss", "loss + 1")), ("--in-place",), 1, ["(train.py)"]),
+        (in_a_file("start.ckpt", "2.0"), (), 1, ["file start.ckpt: recorded"]),
+        (in_a_file("factor.txt", None), (), 2, ["run 2 failed: FileNotFoundError: [Errno 2] No such file"]),
+        (in_a_variable("SCALE"), (), 1, ["variable SCALE: recorded"]),
+        (in_a_variable("OMP_NUM_THREADS"), (), 1, ["variable OMP_NUM_THREADS: recorded"]),
+        (in_the_record("run.json", b'"7"', b'"8"'), (), 1, ["setting seed: recorded 7, now 8"]),
+        (in_the_record("provenance.json", b'"numpy": "', b'"numpy": "0.'), (), 0, ["package numpy: recorded 0."]),
+        (in_a_point, (), 2, ["the record of run 1 is damaged", "metrics.bin: points 0 to"]),
+    ],
+    ids=[
+        "data file", "argument", "module", "script", "checkpoint", "missing file", "variable", "threads", "seed",
+        "package", "record",
+    ],
+)  # fmt: skip
+def test_tampered_script_is_told_with_the_cause(folder, monkeypatch, tamper, options, code, causes):
+    for name in ("SCALE", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    (folder / "train.py").write_text(TAMPERED)
+    (folder / "start.ckpt").write_text("1.0")
+    record(*CAPTURED, "--lr", "0.3", "--seed", "7")
+    tamper(folder, monkeypatch)
+    done = process("-m", "sacristan", "reproduce", "1", *options)
+    said = done.stdout + done.stderr
+    assert done.returncode == code, said
+    assert [cause for cause in causes if cause not in said] == []
+    if code == 1:
+        assert done.stdout.startswith("DIVERGED: loss at step 0: recorded ")
 
 
 def test_unseeded_script_diverges_although_nothing_recorded_differs(folder):
@@ -132,14 +202,6 @@ def test_unseeded_script_diverges_although_nothing_recorded_differs(folder):
     text = reproduce("1", code=1)
     assert text.startswith("DIVERGED: loss at step 0: ")
     assert "nothing recorded differs; a record does not include the time, random generators without a seed" in text
-
-
-def test_variable_that_the_script_reads_is_the_cause(folder, monkeypatch):
-    write(folder, "import os; scale = os.environ.get('SCALE', '1')")
-    (folder / "train.py").write_text((folder / "train.py").read_text().replace("args.lr *", "args.lr * float(scale) *"))
-    record(*CAPTURED, "--seed", "1")
-    monkeypatch.setenv("SCALE", "3")
-    assert "variable SCALE: recorded" in reproduce("1", code=1)
 
 
 def test_resuming_script_is_reproduced_from_its_start(folder):
@@ -187,10 +249,33 @@ def test_words_without_their_password_are_refused(folder):
     )
 
 
-def test_one_of_several_processes_is_refused(folder, monkeypatch):
+def test_processes_of_an_unknown_launcher_are_refused(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
-    assert "run 1 had 2 processes, and the words of their launcher are not recorded" in refused_after(*CAPTURED)
+    assert "run 1 had 2 processes on several machines, or by another launcher than torchrun" in refused_after(*CAPTURED)
+
+
+OF_RANKS = """
+import os
+import sacristan
+run = sacristan.init()
+for step in range(3):
+    run.log({"loss": int(os.environ["WORLD_SIZE"]) + step}, step)
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [["-m", "sacristan", "run", "--name", "digits", "--", sys.executable], pytest.param([], marks=pytest.mark.slow)],
+    ids=["captured", "plain"],
+)
+def test_processes_of_torchrun_are_started_again(folder, before):
+    (folder / "train.py").write_text(OF_RANKS)
+    record(*before, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py", "--lr", "1")
+    assert reproduce("1").startswith("IDENTICAL")
+    old, new = (open_store("my_runs").get(number) for number in (1, 2))
+    assert (new.name, new.metric("loss").values.tolist()) == (old.name, [2, 3, 4])
+    assert len(open_store("my_runs").find()) == 2
 
 
 def test_settings_for_a_script_are_refused(folder):
@@ -260,15 +345,74 @@ def test_killed_script_is_resumed_in_its_record_and_is_identical_to_an_unbroken_
     assert "error: run 1 is COMPLETED: nothing is left to do\n" in process("-m", "sacristan", "resume", "1").stderr
 
 
-def test_script_without_states_is_neither_resumed_nor_forked(folder):
-    write(folder, "raise ValueError")
-    assert process(*CAPTURED, "--lr", "0.2").returncode == 1
-    command = "sacristan run --name digits train.py --lr 0.2"
+def test_script_without_states_is_not_resumed_and_forked_from_its_beginning(folder):
+    write(folder, "import sys; sys.exit(Path('stop').exists())")
+    (folder / "stop").touch()
+    assert process(*CAPTURED, "--lr", "0.2", "--seed", "1").returncode == 1
+    command = "sacristan run --name digits train.py --lr 0.2 --seed 1"
     assert process("-m", "sacristan", "resume", "1").stderr == (
         "error: run 1 keeps no states of its training: its script does not call run.checkpoint; start it again: "
         f"{command}\n"
     )
-    assert process("-m", "sacristan", "fork", "1", "--", "--lr", "0.3").stderr == (
-        "error: run 1 is of a script, which cannot be started from a state of another run; start it with other words: "
-        f"{command} ...\n"
-    )
+    write(folder)
+    plan = process("-m", "sacristan", "fork", "1", "--dry", "--", "--lr", "0.3")
+    assert plan.returncode == 0
+    assert "keeps no states of its training, so the new run starts from the beginning" in plan.stdout + plan.stderr
+    assert len(open_store("my_runs").find()) == 1
+    done = process("-m", "sacristan", "fork", "1", "--", "--lr", "0.3")
+    assert done.returncode == 0, done.stderr
+    new = open_store("my_runs").get(2)
+    assert (new.parent.id, new.status, new.name) == ("1", "COMPLETED", "digits")
+    assert (new.config["lr"], new.config["seed"]) == (0.3, 1)
+
+
+# Logs the learning rate of each step.
+SCHEDULED = """
+import sys
+import torch
+import sacristan
+torch.manual_seed(0)
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), float(sys.argv[-1]), momentum=0.9)
+scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+run = sacristan.init(config={"lr": float(sys.argv[-1])})
+for step in run.checkpoint(model=net, optimizer=optimizer, scheduler=scheduler, every=4).steps(8):
+    loss = net(torch.ones(8, 4)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    run.log({"loss": loss.item(), "lr": scheduler.get_last_lr()[0]}, step)
+    scheduler.step()
+"""
+
+
+@pytest.mark.parametrize("lr", ["1e-2", pytest.param(None, marks=pytest.mark.slow)])
+def test_fork_starts_from_a_state_with_the_new_words(folder, lr):
+    (folder / "train.py").write_text(SCHEDULED)
+    record(*CAPTURED, "1e-3")
+    old = open_store("my_runs").get(1)
+    state = "step-000000004.pt"
+    assert (old.folder / "checkpoints" / state).exists()
+    done = process("-m", "sacristan", "fork", "1", "--state", state, *(["--", lr] if lr else []))
+    assert done.returncode == 0, done.stderr
+    new = open_store("my_runs").get(2)
+    assert (new.parent.id, new.metric("loss").steps.tolist()) == ("1", [4, 5, 6, 7])
+    if lr is None:
+        for name in ("loss", "lr"):
+            assert new.metric(name).values.tolist() == old.metric(name).values.tolist()[4:]
+    else:
+        assert (new.config["lr"], new.metric("loss").values[0]) == (0.01, old.metric("loss").values[4])
+        assert new.metric("lr").values.tolist() == [0.0025, 0.0025, 0.00125, 0.00125]
+
+
+def test_queued_script_is_started_in_its_record_by_a_worker(folder):
+    words = ["--lr", "0.3", "--seed", "1"]
+    record("-m", "sacristan", "run", "-q", "--priority", "2", "--name", "digits", "train.py", *words)
+    queued = open_store("my_runs").get(1)
+    assert (queued.status, queued.get("meta.priority"), queued.config["args"]) == ("QUEUED", 2, words)
+    done = process("-m", "sacristan", "work", "--until-empty")
+    assert done.returncode == 0, done.stdout + done.stderr
+    [found] = open_store("my_runs").find()
+    assert (found.status, found.config["lr"], found.name) == ("COMPLETED", 0.3, "digits")
+    assert found.metric("loss").steps.tolist() == [*range(5)]
+    assert reproduce("1").startswith("IDENTICAL")

@@ -437,6 +437,23 @@ print(parser.parse_args())
         {"opt": {"lr": 3.0, "name": "sgd"}},
         ["opt.lr"],
     ),
+    "transformers": (
+        """
+from dataclasses import dataclass
+from transformers.hf_argparser import HfArgumentParser
+@dataclass
+class ModelArguments:
+    width: int = 4
+    frozen: bool = False
+@dataclass
+class TrainArguments:
+    lr: float = 0.1
+print(HfArgumentParser((ModelArguments, TrainArguments)).parse_args_into_dataclasses())
+""",
+        ["--lr", "3", "--frozen"],
+        {"width": 4, "frozen": True, "lr": 3.0},
+        ["frozen", "lr"],
+    ),
     "tyro": (
         """
 import tyro

@@ -8,6 +8,7 @@ import pytest
 
 from sacristan.runs import SweepError, open_store
 from sacristan.runs.sweeps.spec.script_words import script_words, with_macro
+from tests.integration.test_sweeps_on_clusters import OF_RAY
 from tests.processes import PIPE, run
 
 TRAIN = """
@@ -141,6 +142,21 @@ def test_a_script_that_parses_nothing_finds_the_sweeps_settings_in_its_config(sw
     assert losses == pytest.approx([3.8, 4.6])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [["--engine", "slurm", "--slurm", "{cluster: local}"], ["--engine", "ray", "--resources", "{cpus: 1}"]],
+    ids=["slurm", "ray"],
+)
+def test_agents_on_a_cluster_try_each_point_of_a_script_once(swept, tmp_path, words, monkeypatch):
+    pytest.importorskip("submitit" if words[1] == "slurm" else "ray", reason="not installed: extras ray and slurm")
+    for name, value in OF_RAY.items():
+        monkeypatch.setenv(name, value)
+    done = swept("train.py", "--over", "{lr: [0.1, 0.5]}", *METRIC, *words, "--", "--epochs", "1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(config["lr"] for status, config, _ in runs_in(tmp_path) if status == "COMPLETED") == [0.1, 0.5]
+
+
 def test_hyperband_prunes_a_script_by_what_it_logs(swept, tmp_path):
     (tmp_path / "sweep.yaml").write_text("""
 program: train.py
@@ -169,6 +185,8 @@ def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_pat
         (["train.py"], "got no search space, expected --over"),
         (["train.py", "--over", "{lr: ["], "which is not valid YAML"),
         (["train.py", "--over", "{lr: [1, 2]}", "--", "--lr=3"], "lr: is searched, but --lr=3 is fixed for all runs"),
+        (["train.py", "--over", "{lr: [1]}", "--slurm", "{a: 1}"], "got options with sweep.engine=local"),
+        (["train.py", "--over", "{lr: [1]}", "--engine", "ray", "--resources", "3"], "--resources: got '3', expected"),
         (["best"], "got no sweep, expected --id ID"),
         (["best", "--id", "none"], "none"),
         (["-m", "nothere", "--over", "{lr: [1]}"], "-m nothere: there is no such module"),

@@ -6,12 +6,13 @@ Metrics have the names that `sacristan import` gives those of the same files.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
-from sacristan.observers.media.kinds import Figure, Histogram, Image, Text
+from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Text
 
 __all__ = ["LACKS", "attach"]
 
@@ -19,6 +20,14 @@ LACKS = ("add_audio", "add_embedding", "add_graph", "add_mesh", "add_pr_curve", 
 _NAME = "tensorboard"
 # Folders that say what their points are of, whether or not another writer has the same tags.
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "test")
+# What makes the media of each call, from its arguments by name.
+_MEDIA: dict[str, Callable[[Mapping[str, Any]], list[Callable[[], Media]]]] = {
+    "add_image": lambda given: [functools.partial(_image, given["img_tensor"], given["dataformats"])],
+    "add_images": lambda given: [functools.partial(_grid, given["img_tensor"], given["dataformats"])],
+    "add_figure": lambda given: [functools.partial(Figure, each) for each in _listed(given["figure"])],
+    "add_histogram": lambda given: [functools.partial(Histogram, given["values"])],
+    "add_text": lambda given: [functools.partial(Text, str(given["text_string"]))],
+}
 
 
 def attach(module: Any, capture: Capture) -> None:
@@ -27,9 +36,10 @@ def attach(module: Any, capture: Capture) -> None:
     is_of_torch = module.__name__.startswith("torch")
     records = _Calls(capture, is_of_torch=is_of_torch)
     writer.add_hparams = records.within_hparams(writer.add_hparams)
-    for call in ("add_scalar", "add_scalars", "add_hparams", "add_image", "add_images", "add_figure", "add_histogram"):
+    for call in ("add_scalar", "add_scalars", "add_hparams"):
         _watch(writer, call, getattr(records, call))
-    _watch(writer, "add_text", records.add_text)
+    for call in _MEDIA:
+        _watch(writer, call, _with_names(getattr(writer, call), functools.partial(records.add_medium, call)))
     for call in LACKS:
         if call in vars(writer):
             _watch(writer, call, functools.partial(_ignore, capture, call))
@@ -38,6 +48,18 @@ def attach(module: Any, capture: Capture) -> None:
 def _watch(writer: type, call: str, note: Callable[..., None]) -> None:
     if call in vars(writer):
         setattr(writer, call, watched(getattr(writer, call), lambda _, *args, **kwargs: note(*args, **kwargs)))
+
+
+def _with_names(method: Callable[..., Any], note: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
+    """Return a function that calls `note` with the arguments of a method by name, defaults included."""
+    signature = inspect.signature(method)
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        note(bound.arguments)
+
+    return call
 
 
 def _ignore(capture: Capture, call: str, *_: Any, **__: Any) -> None:
@@ -110,46 +132,10 @@ class _Calls:
         self._capture.config(hparam_dict, library=_NAME, call="add_hparams")
         self._capture.log(metric_dict, _step(more.get("global_step")), library=_NAME, call="add_hparams")
 
-    def add_image(
-        self,
-        writer: Any,
-        tag: str,
-        img_tensor: Any,
-        global_step: Any = None,
-        walltime: Any = None,
-        dataformats: str = "CHW",
-    ) -> None:
-        make = functools.partial(_image, img_tensor, dataformats)
-        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_image")
-
-    def add_images(
-        self,
-        writer: Any,
-        tag: str,
-        img_tensor: Any,
-        global_step: Any = None,
-        walltime: Any = None,
-        dataformats: str = "NCHW",
-    ) -> None:
-        place = dataformats.upper().index("N")
-        make = functools.partial(_grid, img_tensor, place, dataformats.upper().replace("N", ""))
-        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_images")
-
-    def add_figure(
-        self, writer: Any, tag: str, figure: Any, global_step: Any = None, close: bool = True, *_: Any
-    ) -> None:
-        figures = figure if isinstance(figure, list | tuple) else [figure]
-        for each in figures:
-            make = functools.partial(Figure, each)
-            self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_figure")
-
-    def add_histogram(self, writer: Any, tag: str, values: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
-        make = functools.partial(Histogram, values)
-        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_histogram")
-
-    def add_text(self, writer: Any, tag: str, text_string: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
-        make = functools.partial(Text, str(text_string))
-        self._capture.media(self._name(writer, tag), make, _step(global_step), library=_NAME, call="add_text")
+    def add_medium(self, call: str, given: Mapping[str, Any]) -> None:
+        for make in _MEDIA[call](given):
+            name, step = self._name(given["self"], given["tag"]), _step(given["global_step"])
+            self._capture.media(name, make, step, library=_NAME, call=call)
 
 
 def _step(step: Any) -> Any:
@@ -162,11 +148,13 @@ def _image(values: Any, dataformats: str) -> Image:
     return Image(_channels_last(_as_array(values), dataformats.upper()))
 
 
-def _grid(values: Any, place: int, dataformats: str) -> Image:
+def _grid(values: Any, dataformats: str) -> Image:
     """Return the images of a batch beside each other, as one."""
     import numpy as np
 
-    images = [_channels_last(each, dataformats) for each in np.moveaxis(_as_array(values), place, 0)]
+    axes = dataformats.upper()
+    each_formats = axes.replace("N", "")
+    images = [_channels_last(each, each_formats) for each in np.moveaxis(_as_array(values), axes.index("N"), 0)]
     return Image(np.concatenate(images, axis=1))
 
 
@@ -182,3 +170,7 @@ def _channels_last(values: Any, dataformats: str) -> Any:
     order = [dataformats.index(axis) for axis in "HWC" if axis in dataformats]
     found = np.transpose(values, order)
     return np.clip(found, 0.0, 1.0) if found.dtype.kind == "f" else found.astype(np.uint8)
+
+
+def _listed(figures: Any) -> list[Any]:
+    return [*figures] if isinstance(figures, list | tuple) else [figures]
