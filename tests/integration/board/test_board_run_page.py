@@ -101,6 +101,9 @@ def test_overview_tells_what_was_set_and_what_came_out(client_of, store):
     assert not re.search(r'class="changed"><th scope="row">model.name', text)
     assert "{&#34;accuracy&#34;: 0.99}" in text
     assert "val/accuracy" in text
+    assert {"started", "ended", "took", "uid", "by", "on", "command"} <= set(
+        re.findall(r'scope="row">(\w+)</th>', text)
+    )
     failed = client_of(store).get("/runs/3").text
     assert "RuntimeError: no luck" in failed
 

@@ -152,7 +152,7 @@ def test_constraints_guide_the_search():
         ({"type": "successive_halving", "min_resource": 2}, optuna.pruners.SuccessiveHalvingPruner),
         ({"type": "optuna_hyperband", "min_resource": 1, "max_resource": 9}, optuna.pruners.HyperbandPruner),
         ({"type": "patient", "patience": 2, "min_delta": 0.1}, optuna.pruners.PatientPruner),
-        ({"type": "threshold", "upper": 5}, optuna.pruners.ThresholdPruner),
+        ({"type": "threshold", "lower": 0, "upper": 5}, optuna.pruners.ThresholdPruner),
     ],
 )
 def test_rule_of_early_termination_is_optunas(options, kind):
