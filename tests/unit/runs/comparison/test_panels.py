@@ -303,6 +303,7 @@ def test_terminal_gap_stays_empty():
     y = np.ones(100)
     y[40:60] = math.nan
     lines = draw_text(panel(Curve("", np.arange(100.0), y)), 60, 10)
+    assert any(line.lstrip().startswith("└──") for line in lines)
     drawn = next(line for line in lines if any(0x2801 <= ord(c) <= 0x28FF for c in line)).split("│")[1]
     assert {"\u2800"} == set(drawn[len(drawn) * 45 // 100 : len(drawn) * 55 // 100])
 
