@@ -6,10 +6,7 @@
 from __future__ import annotations
 
 import logging
-import math
-import operator
 import os
-import reprlib
 import struct
 import sys
 import threading
@@ -21,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import sacred
 from sacred.metrics_logger import ScalarMetricLogEntry
 
+from sacristan.experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.media import __all__ as KINDS
 from sacristan.observers.media.kinds import Media
@@ -33,17 +30,7 @@ from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints,
 from sacristan.observers.record.points.points import Metric, Names, split_metrics
 from sacristan.observers.record.run_clock import now as run_time
 
-__all__ = [
-    "MAX_WAITING_BYTES",
-    "MediaBuffer",
-    "MetricsBuffer",
-    "as_name",
-    "as_number",
-    "as_step",
-    "caller",
-    "check_countable",
-    "located",
-]
+__all__ = ["MAX_WAITING_BYTES", "MediaBuffer", "MetricsBuffer"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +38,6 @@ _log = logging.getLogger(__name__)
 _EXACT = 2**53
 # A Python built without it has no quick way to log; `_is_gil_enabled` is there from 3.13 on.
 _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
-# Frames in here are not the caller's.
-_OURS = (str(Path(__file__).parent), str(Path(sacred.__file__).parent))
-# NumPy's kinds that are no numbers: complex, times, objects, texts.
-_NO_NUMBERS = frozenset("cmMOSU")
-_LAST_STEP = 2**63 - 1
 
 
 class MetricsBuffer:
@@ -391,120 +373,3 @@ def _encoded(name: str, step: Any, media: Media) -> Content | None:
         # Such as a lack of memory; invalid media were rejected when they were made.
         _log.exception("%s, step %s: the file of this %s could not be made, and is lost", name, step, media.kind)
         return None
-
-
-def as_name(name: Any) -> str:
-    """Return the name of a metric; raise `MetricError` if it is not a string, or empty."""
-    if not isinstance(name, str):
-        raise MetricError(f"got the name {_shown(name)}, expected a string such as 'train/loss'")
-    if not name:
-        raise MetricError("got an empty name, expected one such as 'train/loss'")
-    return str(name)
-
-
-def as_number(value: Any) -> float | int | Callable[[], float]:
-    """Return the value of a metric as a number: one of Python or NumPy, one-element tensors, whatever `float` takes.
-
-    For a tensor on a GPU, the result is a function that fetches it later, so that nothing waits for the device. NaN and
-    infinities are numbers; a masked value is NaN.
-    """
-    if hasattr(value, "detach"):
-        return _of_tensor(value)
-    if hasattr(value, "item") and hasattr(value, "dtype"):
-        _check_single(value, value.size)
-        if getattr(value.dtype, "kind", "f") in _NO_NUMBERS:
-            raise MetricError(f"got an array of {value.dtype}, expected a number")
-        value = math.nan if _is_masked(value) else value.item()
-    if isinstance(value, float | int):
-        return value
-    if not hasattr(type(value), "__float__"):
-        raise MetricError(f"got {_shown(value)}, expected a number")
-    try:
-        return float(value)
-    except Exception as error:
-        raise MetricError(f"got {_shown(value)}, which cannot be made a float ({type(error).__name__})") from error
-
-
-def _of_tensor(value: Any) -> float | int | Callable[[], float]:
-    _check_single(value, value.numel())
-    if value.is_complex():
-        raise MetricError(f"got a complex tensor ({value.dtype}), expected a real number, such as its .abs()")
-    value = value.detach()
-    if value.is_meta:
-        raise MetricError("got a tensor on the device meta, which has no value; log one that was computed")
-    return value.item() if value.device.type == "cpu" else value.clone().item
-
-
-def _check_single(value: Any, size: int) -> None:
-    if size != 1:
-        shape = tuple(value.shape)
-        advice = "log its mean, or each entry under a name of its own" if size else "log it only when there is one"
-        raise MetricError(f"got a {type(value).__name__} of shape {shape}, expected one number; {advice}")
-
-
-def as_step(step: Any) -> int | float | None:
-    """Return the step of a metric as an int of 64 bits or a finite float; None, which counts, stays None."""
-    number = _item(step)
-    if number is None:
-        return None
-    if isinstance(number, float):
-        if not math.isfinite(number):
-            raise MetricError(f"got the step {number}, expected an integer, a finite float, or None to count")
-        return float(number)
-    try:
-        number = int(operator.index(number))
-    except TypeError:
-        raise MetricError(
-            f"got the step {_shown(step)}, expected an integer, a finite float, or None to count"
-        ) from None
-    if not -(2**63) <= number <= _LAST_STEP:
-        raise MetricError("got a step beyond 64 bits, expected one from -2**63 to 2**63 - 1")
-    return number
-
-
-def _item(step: Any) -> Any:
-    """Return the element of a tensor or array with one element; any other object itself."""
-    if hasattr(step, "numel"):
-        _check_single(step, step.numel())
-        return step.item()
-    if hasattr(step, "item") and hasattr(step, "dtype"):
-        _check_single(step, step.size)
-        return math.nan if _is_masked(step) else step.item()
-    return step
-
-
-def _is_masked(value: Any) -> bool:
-    """Return whether the element of an array is masked; numpy's `item` returns what the memory holds."""
-    mask: Any = getattr(value, "mask", None)
-    return hasattr(mask, "all") and bool(mask.all())
-
-
-def check_countable(last: int | float) -> None:
-    """Raise `MetricError` if the last step of a metric is the greatest integer of 64 bits, so none can follow."""
-    if isinstance(last, int) and last >= _LAST_STEP:
-        raise MetricError("got no step, and the last one is 2**63 - 1, which none comes after; give a step")
-
-
-def located(problem: object, call: str, name: Any = None) -> str:
-    """Return an error message with the call that caused it: `log_scalar('loss') in train.py, line 12: PROBLEM`."""
-    argument = f"({reprlib.repr(name)})" if isinstance(name, str) else ""
-    return f"{call}{argument} in {caller()}: {problem}"
-
-
-def caller() -> str:
-    """Return the file and line that called the lab, such as `train.py, line 12`."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OURS):
-        frame = frame.f_back
-    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
-
-
-def _shown(value: Any) -> str:
-    """Return a value for a message, shortened, even if it cannot be printed."""
-    if value is None:
-        return "None"
-    try:
-        text = reprlib.repr(value)
-    except Exception:
-        text = ""
-    return f"{text} ({type(value).__name__})".lstrip()
