@@ -220,11 +220,9 @@ class SqliteBackend(Backend):
         known = {uid: number for number, uid in rows} | {str(number): number for number, _ in rows}
         return {id: RunRow(str(known[id]), known[id]) for id in ids if id in known}
 
-    def has_field(self, name: str) -> bool:
-        return any(field == name or field.startswith(f"{name}.") for field in self.fields())
-
-    def fields(self) -> list[str]:
-        return sorted({name for record in self._records() for name in record.names()})
+    def fields(self, name: str | None = None) -> list[str]:
+        found = sorted({each for record in self._records() for each in record.names()})
+        return found if name is None else [name] * any(f"{each}.".startswith(f"{name}.") for each in found)
 
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:
         return []

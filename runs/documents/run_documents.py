@@ -71,7 +71,7 @@ class ShownRun(TypedDict):
         parent: Uid of the parent run.
         revision: How often the record was rewound.
         changes: Who changed tags, note and so on, and when.
-        artifacts_logged, artifacts_used: Versions of artifacts.
+        artifacts_logged, artifacts_used, artifacts_aliased: Versions of artifacts.
     """
 
     id: str
@@ -115,6 +115,7 @@ class ShownRun(TypedDict):
     changes: NotRequired[Any]
     artifacts_logged: NotRequired[Any]
     artifacts_used: NotRequired[Any]
+    artifacts_aliased: NotRequired[Any]
 
 
 SHOWN = Annotated[ShownRun, Others("Further fields of the record, such as `lost_points`.")]

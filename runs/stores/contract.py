@@ -221,12 +221,11 @@ class Backend(abc.ABC):
         """Return runs by their ids or whole uids, as they were asked for; unknown ones are left out."""
 
     @abc.abstractmethod
-    def has_field(self, name: str) -> bool:
-        """Tell whether any run has the field of this full name, or one below it."""
+    def fields(self, name: str | None = None) -> list[str]:
+        """Return the full names of the runs' fields, those of the newest runs at least.
 
-    @abc.abstractmethod
-    def fields(self) -> list[str]:
-        """Return the full names of the runs' fields, those of the newest runs at least."""
+        With a full `name`, return it alone if any run has that field or one below it, and nothing otherwise.
+        """
 
     @abc.abstractmethod
     def unreadable(self, max_age_s: float) -> list[tuple[str, str]]:

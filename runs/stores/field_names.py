@@ -36,7 +36,7 @@ class FieldNames:
         name = full_name(name)
         if name in KNOWN_FIELDS or name in self._known:
             return
-        if self._backend.has_field(name):
+        if self._backend.fields(name):
             self._known.add(name)
         elif self._has_runs():
             tag = name.removeprefix("tags.")

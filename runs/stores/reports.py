@@ -108,7 +108,7 @@ class Reports:
             id=report.id or secrets.token_hex(8),
             title=_title(report.title),
             text=_text(report.text),
-            at=datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds"),
+            at=datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds"),
             number=seen + 1,
         )
         if seen:

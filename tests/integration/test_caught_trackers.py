@@ -71,6 +71,8 @@ def of_mlflow(uri):
     for each in reversed(client.search_runs([experiment])):
         id = each.info.run_id
         series = {name: client.get_metric_history(id, name) for name in each.data.metrics}
+        if uri.startswith("sqlite"):  # which has no order of points of the same millisecond
+            series = {name: sorted(points, key=lambda one: one.step) for name, points in series.items()}
         curves = {
             name: ([one.step for one in points], [one.value for one in points]) for name, points in series.items()
         }

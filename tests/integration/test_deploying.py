@@ -174,7 +174,7 @@ def test_hub_gives_networks_and_trained_models(lab):
 
 @pytest.mark.parametrize("checkpoint", [5, None])
 def test_hub_refuses_a_checkpoint_that_is_no_text(lab, checkpoint):
-    with pytest.raises(CheckpointError, match=rf"^checkpoint: got {checkpoint}, expected PATH.pt, run:ID or"):
+    with pytest.raises(CheckpointError, match=rf"^checkpoint: got {checkpoint}, expected PATH.pt, run:ID,"):
         load_trained(checkpoint, lab / "my_runs")
 
 

@@ -187,6 +187,10 @@ def main(_run, arm, seed):
     _run.add_resource("runs.csv")
     _run.log_artifact("words", "runs.csv")
     _run.use_artifact("words:latest")
+    Path("arm.txt").write_text(str(arm))
+    _run.log_artifact("arm", "arm.txt", metadata={"arm": arm}).alias("last")
+    _run.use_artifact("arm:latest")
+    return arm
 """
 # Every command with --json, and each kind of document that it prints: runs in `store`, then those of the lab.
 STEPS = """
@@ -235,6 +239,16 @@ reproduce 1 --in-place --tolerance loss=0.1
 show latest
 diff 1 latest
 check stock.py --commands lines.txt
+artifacts alias arm v1 champion
+artifacts alias arm
+artifacts alias arm v2 champion
+artifacts alias arm --history
+artifacts show arm:champion
+artifacts compare arm:v1 arm:v2
+artifacts alias arm v2 last
+artifacts alias arm --remove champion
+artifacts rm arm v1 --yes
+artifacts gc --older-than 0d --yes
 """
 # A script of stock Sacred, and command lines that only one of the two accepts, or that have another config.
 STOCK = """
@@ -257,12 +271,13 @@ def train(lr):
 LINES = "with lr=abc\nwith lr=2\nwith unknown=1\n"
 # Keys that are empty in these documents, such as those of failed or resumed runs. Other tests look at their values.
 UNUSUAL = {
+    "AliasMove": {"via"},
     "CopiedRun": {"left_out"},
     "Delivered": {"error"},
     "Fetched": {"refused"},
     "GroupPair": {"unpaired"},
     "Imported": {"left_out"},
-    "PlannedReproduction": {"commit", "notes", "num_sources"},
+    "PlannedReproduction": {"commit", "num_sources"},
     "PlottedCurve": {"own_from"},
     "RemovedRuns": {"kept"},
     "Reproduced": {"reasons"},

@@ -174,8 +174,13 @@ def test_runs_are_got_by_id_and_by_uid(filled, origin):
 
 def test_fields_are_those_of_the_runs(filled):
     assert {"config.lr", "summary.train/loss.min", "result", "status"} <= set(filled.fields())
-    known = {name: filled.backend.has_field(name) for name in ("config.model", "config.lr", "config.l", "tags.best")}
-    assert known == {"config.model": True, "config.lr": True, "config.l": False, "tags.best": True}
+    known = {name: filled.backend.fields(name) for name in ("config.model", "config.lr", "config.l", "tags.best")}
+    assert known == {
+        "config.model": ["config.model"],
+        "config.lr": ["config.lr"],
+        "config.l": [],
+        "tags.best": ["tags.best"],
+    }
 
 
 def test_many_runs_are_read_as_each_by_itself(filled):

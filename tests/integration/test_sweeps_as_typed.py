@@ -81,7 +81,7 @@ AGENTS_END = "error: agents end before they get anything done, the last one by e
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "message"), [
-    (100, "error: the sweep cannot be written down (File too large); make room or check permissions, and give the"),
+    (100, "error: my_runs/sweeps/s/sweep.json cannot be written (File too large); make room or check its permissions"),
     pytest.param(1200, AGENTS_END, marks=pytest.mark.nightly),
 ])  # fmt: skip
 def test_a_full_disk_ends_a_sweep_with_one_sentence(tmp_path, size, message):

@@ -187,6 +187,7 @@ def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_pat
         (["train.py", "--over", "{lr: [1, 2]}", "--", "--lr=3"], "lr: is searched, but --lr=3 is fixed for all runs"),
         (["train.py", "--over", "{lr: [1]}", "--slurm", "{a: 1}"], "got options with sweep.engine=local"),
         (["train.py", "--over", "{lr: [1]}", "--engine", "ray", "--resources", "3"], "--resources: got '3', expected"),
+        (["train.py", "--over", "{lr: [1]}", "--address", "127.0.0.1:1"], "got '127.0.0.1:1' with sweep.engine=local"),
         (["best"], "got no sweep, expected --id ID"),
         (["best", "--id", "none"], "none"),
         (["-m", "nothere", "--over", "{lr: [1]}"], "-m nothere: there is no such module"),

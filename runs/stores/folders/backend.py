@@ -124,10 +124,9 @@ class FolderBackend(FolderRecords):
             raise StoreError(why) from error
         return True
 
-    def has_field(self, name: str) -> bool:
-        return self.index.has_field(name)
-
-    def fields(self) -> list[str]:
+    def fields(self, name: str | None = None) -> list[str]:
+        if name is not None:
+            return [name] if self.index.has_field(name) else []
         self._update()
         return self.index.fields()
 

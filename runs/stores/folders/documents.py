@@ -30,7 +30,6 @@ from sacristan.observers.artifacts.aliases import AliasMoves
 from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.notifying.messages import SENT, SentMessages
 from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
-from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed, locked
 from sacristan.observers.record.schema import CLAIMS, NOTES, RUN
@@ -157,6 +156,8 @@ class _Status(_Files):
         return {each: run[each] for each in _STATUS if each in run}
 
     def save(self, name: str, before: Any, document: Any) -> bool:
+        from sacristan.observers.record.journal import Journal  # imports NumPy
+
         with contextlib.closing(Journal(self.folder)) as journal:
             journal.write(RUN, {**parse_json(read_regular(self.folder / RUN)), **document})
         return True
@@ -374,6 +375,8 @@ class _Agents(_Files):
 
 
 class _Sweeps(_Files):
+    advice = "; make room or check its permissions"
+
     def __init__(self, base: Path, owner: Any) -> None:
         super().__init__(base, "sweeps")
 

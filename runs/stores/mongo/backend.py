@@ -201,7 +201,7 @@ class MongoBackend(MongoBatches):
 
     # ------------------------------------------------------------------ fields
 
-    def has_field(self, name: str) -> bool:
+    def _has_field(self, name: str) -> bool:
         with self.mongo.errors():
             newest = [("$natural", -1)]  # which have the fields of today's code
             if self.mongo.runs.find_one(_both(exists(name), self._kept()), {"_id": 1}, sort=newest) is not None:
@@ -212,7 +212,9 @@ class MongoBackend(MongoBatches):
             metrics = {_metric_of(name), name.removeprefix("summary.")} - {None}
             return self.mongo.metrics.find_one({"name": {"$in": sorted(map(str, metrics))}}, {"_id": 1}) is not None
 
-    def fields(self) -> list[str]:
+    def fields(self, name: str | None = None) -> list[str]:
+        if name is not None:
+            return [name] if self._has_field(name) else []
         with self.mongo.errors():
             left_out = {"captured_out": 0, "provenance.packages": 0}
             newest = self.mongo.runs.find({}, left_out, sort=[("$natural", -1)]).limit(_SAMPLE)

@@ -142,7 +142,11 @@ class Airy(nn.Module):
 @pytest.mark.parametrize(
     ("model", "format", "message"),
     [
-        (Deciding, "pt2", r"test_exporting.py:\d+: 'return inputs if inputs.sum\(\) > 0 .*data-dependent.*torch.where"),
+        (
+            Deciding,
+            "pt2",
+            r"test_deployment.py:\d+: 'return inputs if inputs.sum\(\) > 0 .*data-dependent.*torch.where",
+        ),
         (OfOneSize, "pt2", r"it computes only batches of 8 samples; take the size of a batch from"),
         (Structured, "pt2", r"export: the model returns a dict, expected a tensor"),
         pytest.param(

@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
-from sacristan.ingredients.datasets.description import survey
 
 from sacristan.ingredients import DataError
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import fingerprint, prepare
 from sacristan.ingredients.datasets.samples import statistics
-from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.datasets.sources import load_source, survey
 from sacristan.ingredients.datasets.splitting import TEST, TRAIN, VAL
 
 
