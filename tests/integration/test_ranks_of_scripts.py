@@ -116,6 +116,7 @@ def test_loop_of_two_ranks_is_resumed_to_the_same_bits(tmp_path, unbroken, name,
     assert len(unbroken[0]) == 12
 
 
+@pytest.mark.slow
 def test_ranks_that_are_not_connected_are_refused(tmp_path):
     text = "import sacristan, torch; sacristan.init().checkpoint(model=torch.nn.Linear(1, 1))"
     done = launch(tmp_path, text)
@@ -147,6 +148,7 @@ def test_only_the_first_rank_of_a_captured_script_is_recorded(tmp_path):
     assert done.stderr.count("recording what the script logs with wandb") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("checkpoints", [False, True])
 def test_only_the_first_rank_of_three_lines_is_recorded(tmp_path, checkpoints):
     done = launch(tmp_path, THREE_LINES.replace("CHECKPOINT", str(checkpoints)))

@@ -264,10 +264,9 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "before",
-    [["-m", "sacristan", "run", "--name", "digits", "--", sys.executable], pytest.param([], marks=pytest.mark.slow)],
-    ids=["captured", "plain"],
+    "before", [["-m", "sacristan", "run", "--name", "digits", "--", sys.executable], []], ids=["captured", "plain"]
 )
 def test_processes_of_torchrun_are_started_again(folder, before):
     (folder / "train.py").write_text(OF_RANKS)
@@ -386,7 +385,8 @@ for step in run.checkpoint(model=net, optimizer=optimizer, scheduler=scheduler, 
 """
 
 
-@pytest.mark.parametrize("lr", ["1e-2", pytest.param(None, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("lr", ["1e-2", None])
 def test_fork_starts_from_a_state_with_the_new_words(folder, lr):
     (folder / "train.py").write_text(SCHEDULED)
     record(*CAPTURED, "1e-3")
