@@ -157,9 +157,10 @@ def test_new_size_reaches_the_script(tmp_path, has_handler):
 
 
 KEYS = """
-import time
-print("ready", flush=True)
+import sys, time
+sys.tracebacklimit = 0  # Ctrl-C may come in any line
 try:
+    print("ready", flush=True)
     for _ in range({tenths}): time.sleep(0.1)
 finally:
     print("end", flush=True)
