@@ -129,7 +129,7 @@ def tee_in_order(*, keeps_terminals: bool = False) -> Iterator[CapturedStdout]:
 
 
 class _Tee(NamedTuple):
-    """A process that copies what is written to `input`: a pipe, or a pseudo-terminal."""
+    """A process that copies the output from `input`, a pipe or a pseudo-terminal."""
 
     process: subprocess.Popen[bytes]
     input: Descriptor

@@ -1,4 +1,4 @@
-"""Names, numbers and steps of logged values: what is accepted, and who logged what is not."""
+"""Checks of the names, values and steps that are logged, with the line of the caller in each error."""
 
 from __future__ import annotations
 

@@ -288,7 +288,7 @@ def _used_before(reference: str, recordings: list[Recording]) -> str:
     """Return the version that a run, or the run that it reproduces, got for a reference; otherwise the reference.
 
     So an alias names one version for the whole run, also if that is resumed, unless the run moves it itself. `latest`
-    may always be what it logged meanwhile.
+    may be a version that the run has logged since.
     """
     reproduced = parse_json(os.environ.get(USED_ARTIFACTS_VARIABLE) or "{}")
     if reference in reproduced:

@@ -1,4 +1,4 @@
-"""Pseudo-terminals in the place of a terminal, so that a program whose output is copied still sees one.
+"""Pseudo-terminals: a program whose output is copied still sees a terminal.
 
 They pass output on as it is: line feeds are translated once, by the terminal itself. Input, Ctrl-C and Ctrl-Z come from
 the terminal, which stays the one that controls the processes.

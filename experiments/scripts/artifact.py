@@ -260,7 +260,7 @@ def _present_aliases(version: ArtifactVersion) -> list[str]:
 
 
 def _move_aliases(version: ArtifactVersion, aliases: Sequence[str]) -> None:
-    """Move aliases to a version; one that moves to the newest version by itself, or is invalid, ends no training."""
+    """Move aliases to a version; skip `latest`, which moves by itself, and warn of invalid ones."""
     for alias in dict.fromkeys(aliases):
         if alias == LATEST:
             continue

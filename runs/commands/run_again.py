@@ -118,6 +118,7 @@ class Fork:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Replace this process with the new run."""
+        from sacristan.observers.record.identity import FORK_VARIABLE
         from sacristan.runs.rerun.launching import check_settings
         from sacristan.runs.rerun.resuming import fork_launch, with_folder
 
@@ -128,7 +129,9 @@ class Fork:
             launch = fork_launch(run, updates, options, state, arguments.without)
             if arguments.dry and run["meta.script"] is None:  # a script has no settings that could be checked
                 check_settings(fork_launch(run, updates, options, state, arguments.without, prints_config=True))
-        return begin(launch, f"a new run starts from a state of run {run.id}", dry=arguments.dry)
+        is_forked = run["meta.script"] is None or FORK_VARIABLE in launch.environment
+        origin = f"from a state of run {run.id}" if is_forked else f"as run {run.id} did"
+        return begin(launch, f"a new run starts {origin}", dry=arguments.dry)
 
 
 class Work:

@@ -357,6 +357,7 @@ def test_script_without_states_is_not_resumed_and_forked_from_its_beginning(fold
     plan = process("-m", "sacristan", "fork", "1", "--dry", "--", "--lr", "0.3")
     assert plan.returncode == 0
     assert "keeps no states of its training, so the new run starts from the beginning" in plan.stdout + plan.stderr
+    assert "from a state" not in plan.stdout + plan.stderr
     assert len(open_store("my_runs").find()) == 1
     done = process("-m", "sacristan", "fork", "1", "--", "--lr", "0.3")
     assert done.returncode == 0, done.stderr
