@@ -96,6 +96,8 @@ def test_spool_of_a_killed_run_is_delivered_whole_and_removed(killed, database, 
     run = database.runs.find_one()
     files = gridfs.GridFS(database)
     assert database.metrics.find_one({"name": "loss"})["steps"] == list(range(expected))
+    summary = run["summary"]["loss"]  # of all points, although the process wrote none after its last heartbeat
+    assert (summary["count"], summary["last"], summary["max"]) == (expected, expected - 1, expected - 1)
     assert files.get(run["artifacts"][0]["file_id"]).read() == b"made"
     assert files.get(run["captured_out_file"]).read() == output
     assert json.loads(files.get(run["values_file"]).read())["value"] == "no number"
