@@ -15,6 +15,7 @@ RunsError                 the root: catch it for all that follows
 ├── StoreError            a folder or database of runs, or a record in it, cannot be read or written
 │   ├── ChangedError      what is to be replaced was changed meanwhile
 │   ├── DamagedError      a content is not what its record says
+│   ├── RemovedError      a run was removed after it was found
 │   ├── StoreAwayError    the folder is not there, or no server answers; it may come back
 │   └── UnsearchableError a file cannot be unpacked, or is too large to be
 └── SweepError            a sweep is missing, or its spec is invalid; a ValueError
@@ -41,6 +42,7 @@ __all__ = [
     "LaunchError",
     "MissingExtraError",
     "PlotError",
+    "RemovedError",
     "ReportError",
     "RunNotFoundError",
     "RunsError",
@@ -120,6 +122,10 @@ class ChangedError(StoreError):
 
 class DamagedError(StoreError):
     """A content, such as a source of a run, is not what its record says."""
+
+
+class RemovedError(StoreError):
+    """A run was removed after a question found it; the same question does not find it again."""
 
 
 class StoreAwayError(StoreError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -23,7 +24,15 @@ from sacristan.runs.board.rendering import render
 from sacristan.runs.board.security import read_body
 from sacristan.runs.board.views import root
 from sacristan.runs.comparison.panels import CurveCache
-from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError, RunsError, StoreAwayError, StoreError
+from sacristan.runs.errors import (
+    DiscardedError,
+    FilterError,
+    RemovedError,
+    RunNotFoundError,
+    RunsError,
+    StoreAwayError,
+    StoreError,
+)
 from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.prefetching import prefetch
@@ -50,6 +59,8 @@ _LOOK_S, _SHARE = 2.0, 20
 _MAX_LABELLED = 32
 # Seconds until a client should ask again for a store that is away.
 _RETRY_S = "5"
+# How often a question is asked anew because runs that it found were removed.
+_MOST_REMOVALS = 20
 # How long a browser waits for a page before it shows the progress of reading instead, and until it asks again.
 _PATIENCE_S, _RELOAD_S = 1.0, "1"
 
@@ -280,7 +291,7 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
 
             def ask(store: Store) -> Response:
                 store.author = board.visitor.author
-                return handler(Visit(board, store, request, form))
+                return _answer(handler, Visit(board, store, request, form))
 
             answer = asyncio.ensure_future(board.pool.ask(ask))
             while is_navigation and not (await asyncio.wait({answer}, timeout=_PATIENCE_S))[0]:
@@ -299,6 +310,14 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
 
     named: Callable[[Request], Awaitable[Response]] = endpoint
     return Route(path, named, methods=[method])
+
+
+def _answer(handler: Handler, visit: Visit) -> Response:
+    """Return the answer to a visit; ask anew while others remove runs that it has just found."""
+    for _ in range(_MOST_REMOVALS if visit.request.method == "GET" else 0):
+        with contextlib.suppress(RemovedError):
+            return handler(visit)
+    return handler(visit)
 
 
 def _forget(answer: asyncio.Future[Response]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.errors import RemovedError, StoreAwayError, StoreError
 from sacristan.runs.query.filters import Question
 from sacristan.runs.stores.content import Content, Medium
 from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
@@ -141,7 +141,7 @@ class RunRecord(StoredRun):
             if not self.is_listed:
                 raise
             if not self.store.backend.get([self.id]):
-                raise StoreError(f"run {self.id} is no longer in {self.store.where}; it was removed") from error
+                raise RemovedError(f"run {self.id} is no longer in {self.store.where}; it was removed") from error
             self.problem = self.problem or str(error)
             return {}
 

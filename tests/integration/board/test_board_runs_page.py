@@ -16,7 +16,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.observers import MongoObserver
-from sacristan.runs import StoreAwayError, StoreError, open_store
+from sacristan.runs import Store, StoreAwayError, StoreError, open_store
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.query.index.batch import Batch
 from sacristan.runs.stores.pool import StorePool
@@ -176,6 +176,25 @@ def test_watched_rows_are_sent_when_they_have_changed(client_of, own_store):
     assert client.get("/list/rows", headers=known).status_code == 304
     client.post("/list/tag", data={"run": "2", "add": "best"})
     assert "best" in client.get("/list/rows", headers=known).text
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs?group=lr", "/list/rows"])
+def test_run_that_is_deleted_while_a_page_is_made_is_not_on_it(client_of, own_store, monkeypatch, path):
+    find, left = Store.find, ["3", "4"]
+
+    def find_and_lose(store, *args, **options):
+        found = find(store, *args, **options)
+        if left:
+            with open_store(own_store) as other:
+                other.discard([other.get(left.pop())])
+        return found
+
+    monkeypatch.setattr(Store, "find", find_and_lose)
+    client = client_of(own_store)
+    assert client.get(path).status_code == 200
+    while left:  # a database has answered with the runs as they were
+        assert client.get(path).status_code == 200
+    assert not re.search('data-run="[34]"', client.get(path).text)
 
 
 # Writing
