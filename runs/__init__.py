@@ -109,9 +109,9 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.changes import Removed
     from sacristan.runs.stores.content import Content, Medium
     from sacristan.runs.stores.opening import open_store
+    from sacristan.runs.stores.operations import Copied
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
-    from sacristan.runs.stores.whole_runs import Copied
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
     from sacristan.runs.transfer.fetching import Fetched, fetch
@@ -132,7 +132,7 @@ else:
         "sacristan.runs.rerun.resuming": "fork resume",
         "sacristan.runs.rerun.verdict": "Tolerance Verdict",
         "sacristan.runs.stores.changes": "Removed",
-        "sacristan.runs.stores.whole_runs": "Copied",
+        "sacristan.runs.stores.operations": "Copied",
         "sacristan.runs.stores.content": "Content Medium",
         "sacristan.runs.stores.opening": "open_store",
         "sacristan.runs.stores.run": "Run",

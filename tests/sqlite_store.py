@@ -25,8 +25,7 @@ from sacristan.runs.query.filters import AllOf, Condition, Filter, Not, Question
 from sacristan.runs.query.flattening import dotted, entry_at, mapping_of
 from sacristan.runs.query.names import LEFT_OUT, full_name, is_searchable
 from sacristan.runs.query.times import DURATION, duration_s, last_sign
-from sacristan.runs.stores.authors import discarder
-from sacristan.runs.stores.changes import Added, Discarded, StagedRun
+from sacristan.runs.stores.changes import Added, Discarded, StagedRun, discarder
 from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun
 

@@ -24,7 +24,7 @@ from typing import Any
 from sacristan.observers.record.files import open_regular, replacing
 from sacristan.observers.record.locking import claimed
 from sacristan.runs.errors import ServerError, StoreError, naming_os_errors
-from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.changes import Author
 from sacristan.runs.stores.settings import show
 
 __all__ = [

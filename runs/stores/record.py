@@ -17,7 +17,7 @@ from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
 if TYPE_CHECKING:
     from sacristan.observers.artifacts.version import ArtifactVersion
     from sacristan.observers.record.points.points import Series
-    from sacristan.runs.stores.authors import Author
+    from sacristan.runs.stores.changes import Author
 
 __all__ = ["RunRecord", "RunStore"]
 

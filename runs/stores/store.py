@@ -13,18 +13,17 @@ from sacristan.runs.errors import FilterError, StoreAwayError, StoreError
 from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.query.names import COMMON_FIELDS
 from sacristan.runs.stores.aliases import Aliases
-from sacristan.runs.stores.authors import Author
-from sacristan.runs.stores.changes import staging_folder
+from sacristan.runs.stores.changes import Author, staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
 from sacristan.runs.stores.field_names import FieldNames, require_searchable
 from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
 from sacristan.runs.stores.messages import Messages
+from sacristan.runs.stores.operations import Operations
 from sacristan.runs.stores.reports import Reports
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.run_list import RunList
 from sacristan.runs.stores.saved_views import SavedViews
-from sacristan.runs.stores.whole_runs import WholeRuns
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +38,7 @@ __all__ = ["NEWEST_FIRST", "Store"]
 _SHOWN = 20
 
 
-class Store(WholeRuns, contextlib.AbstractContextManager["Store"]):
+class Store(Operations, contextlib.AbstractContextManager["Store"]):
     """All runs of one place, a folder or a database: find, read, tag, remove and add them.
 
     A store serves one thread. It holds an index or a connection until you close it, by `close` or with a `with` block.

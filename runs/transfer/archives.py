@@ -32,9 +32,9 @@ from sacristan.runs.drawing.output_file import check_output, publish, staging_be
 from sacristan.runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors, needing_extra
 from sacristan.runs.query.flattening import entry_at, list_of, mapping_of
 from sacristan.runs.stores.opening import open_store
+from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
-from sacristan.runs.stores.whole_runs import Copied
 from sacristan.runs.transfer.copying import stage
 
 if TYPE_CHECKING:

@@ -62,9 +62,9 @@ from sacristan.runs.query.times import without_zone
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.folders.adding import RELATIONS
+from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.store import Store
-from sacristan.runs.stores.whole_runs import Copied
 
 __all__ = ["Copied", "copy", "stage", "uid_of", "write_series"]
 

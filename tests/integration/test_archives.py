@@ -25,7 +25,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import Image
 from sacristan.observers.file.recording import recording_of
 from sacristan.runs import RunsError, export_runs, import_runs, open_store
-from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.changes import Author
 from sacristan.runs.transfer import archives
 from tests.recording import observer_of
 

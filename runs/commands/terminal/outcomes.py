@@ -15,8 +15,8 @@ from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text
 if TYPE_CHECKING:
     from sacristan.runs.rerun.launching import Launch
     from sacristan.runs.stores.changes import Removed
+    from sacristan.runs.stores.operations import Copied
     from sacristan.runs.stores.run import Content, Run
-    from sacristan.runs.stores.whole_runs import Copied
 
 __all__ = [
     "CONTENTS",

@@ -21,8 +21,7 @@ from sacristan.runs.query.index.fields import NOT_HELD
 from sacristan.runs.query.index.index import Index
 from sacristan.runs.query.index.scanning import has_record, require_folder
 from sacristan.runs.query.names import full_name, is_searchable
-from sacristan.runs.stores.authors import discarder
-from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
+from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
 from sacristan.runs.stores.contract import PARTS, Change, RunRow, StoredRun
 from sacristan.runs.stores.folders.adding import move_in
 from sacristan.runs.stores.folders.documents import FolderDocuments

@@ -19,8 +19,7 @@ from sacristan.runs.query.flattening import mapping_of, mappings_in, without_pic
 from sacristan.runs.query.index.fields import flatten
 from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
 from sacristan.runs.query.times import DURATION, duration_s
-from sacristan.runs.stores.authors import discarder
-from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
+from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
 from sacristan.runs.stores.contract import RunRow, StoredRun
 from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
 from sacristan.runs.stores.mongo.batches import MongoBatches

@@ -9,7 +9,7 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.runs import copy, open_store
 from sacristan.runs.board.access import Proxy, Role, TokenFile
-from sacristan.runs.stores.authors import MOST_CHANGES, Author
+from sacristan.runs.stores.changes import MOST_CHANGES, Author
 from tests.processes import PIPE, Process
 
 

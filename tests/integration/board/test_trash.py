@@ -9,7 +9,7 @@ import pytest
 
 from sacristan.runs import open_store
 from sacristan.runs.board.access import Role, TokenFile
-from sacristan.runs.stores.authors import Author
+from sacristan.runs.stores.changes import Author
 from tests.integration.board.test_workspace import assert_accessible
 
 
