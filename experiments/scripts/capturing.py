@@ -206,7 +206,8 @@ class Capture:
         if module.__name__ in self.stood_in:
             return
         try:
-            attach = getattr(importlib.import_module(adapter), "attach", None)
+            name, _, function = adapter.partition(":")
+            attach = getattr(importlib.import_module(name), function or "attach", None)
             if attach is not None:
                 attach(module, self)
         except Exception as error:

@@ -1,17 +1,17 @@
-"""What scripts parse, which becomes their config: one module for each library, with `attach` as those of `loggers`."""
+"""What scripts parse, which becomes their config: for each library a function like `attach` of `loggers`."""
 
 from __future__ import annotations
 
 __all__ = ["PARSERS"]
 
-# The module of each library's adapter, by what the script imports.
+# The function that attaches to each library, by what the script imports.
 PARSERS = {
-    "argparse": "sacristan.experiments.scripts.parsers.argparse_namespaces",
-    "jsonargparse": "sacristan.experiments.scripts.parsers.jsonargparse_configs",
-    "tyro": "sacristan.experiments.scripts.parsers.tyro_objects",
-    "click.core": "sacristan.experiments.scripts.parsers.click_commands",
-    "typer._click.core": "sacristan.experiments.scripts.parsers.click_commands",
-    "fire.core": "sacristan.experiments.scripts.parsers.fire_calls",
-    "hydra.core.utils": "sacristan.experiments.scripts.parsers.hydra_jobs",
-    "absl.flags": "sacristan.experiments.scripts.parsers.absl_flags",
+    "argparse": "sacristan.experiments.scripts.parsers.namespaces:attach_argparse",
+    "jsonargparse": "sacristan.experiments.scripts.parsers.namespaces:attach_jsonargparse",
+    "absl.flags": "sacristan.experiments.scripts.parsers.namespaces:attach_absl",
+    "tyro": "sacristan.experiments.scripts.parsers.calls:attach_tyro",
+    "click.core": "sacristan.experiments.scripts.parsers.calls:attach_click",
+    "typer._click.core": "sacristan.experiments.scripts.parsers.calls:attach_click",
+    "fire.core": "sacristan.experiments.scripts.parsers.calls:attach_fire",
+    "hydra.core.utils": "sacristan.experiments.scripts.parsers.hydra_jobs:attach",
 }

@@ -1,0 +1,91 @@
+"""Parsers that call functions: click and Typer, Fire, tyro. The config is the arguments, defaults included."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import sys
+from typing import Any
+
+from sacristan.experiments.running.computed_config import as_setting
+from sacristan.experiments.scripts.capturing import Capture, watched
+from sacristan.experiments.scripts.parsers.namespaces import typed_in
+
+__all__ = ["attach_click", "attach_fire", "attach_tyro"]
+
+# Where a value came from that somebody typed, or set for this run.
+_TYPED = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
+
+
+def attach_click(module: Any, capture: Capture) -> None:
+    """Watch how a command makes the context of its parameters, which it has beside those of the groups around it."""
+
+    def note(context: Any, *_: Any, **options: Any) -> None:
+        if options.get("resilient_parsing") or context.resilient_parsing:
+            return
+        values = {str(name): value for name, value in context.params.items()}
+        typed = [name for name in values if getattr(context.get_parameter_source(name), "name", "") in _TYPED]
+        if context.parent is not None and context.info_name:
+            values["command"] = context.info_name
+        if values:
+            capture.config(values, typed, library="click", call="command")
+
+    module.Command.make_context = watched(module.Command.make_context, note)
+
+
+def attach_fire(module: Any, capture: Capture) -> None:
+    """Watch what its core parses for a call."""
+    make = module._MakeParseFn
+
+    @functools.wraps(make)
+    def make_parse_function(function: Any, metadata: Any) -> Any:
+        def note(result: Any, _: Any) -> None:
+            (args, kwargs), consumed = result[:2]
+            bound = inspect.signature(function).bind(*args, **kwargs)
+            bound.apply_defaults()
+            config, words = dict(bound.arguments), [str(word) for word in consumed]
+            num_positional = len(list(itertools.takewhile(lambda word: not word.startswith("-"), words)))
+            if config:
+                typed = {*typed_in(words, config), *[*config][:num_positional]}
+                capture.config(config, sorted(typed), library="fire", call="Fire")
+
+        return watched(make(function, metadata), note)
+
+    module._MakeParseFn = make_parse_function
+
+
+def attach_tyro(module: Any, capture: Capture) -> None:
+    """Watch `tyro.cli`, which returns an object or calls a function; its arguments are known when it begins."""
+
+    def note(config: Any, args: Any) -> None:
+        words = sys.argv[1:] if args is None else list(args)
+        settings = as_setting(config)
+        if isinstance(settings, dict):
+            capture.config(settings, typed_in(words, settings), library="tyro", call="cli")
+
+    def note_result(result: Any, f: Any, *_: Any, args: Any = None, **options: Any) -> None:
+        if not inspect.isroutine(f):
+            note(result[0] if options.get("return_unknown_args") else result, args)
+
+    watched_cli = watched(module.cli, note_result)
+
+    def cli(f: Any, *others: Any, **options: Any) -> Any:
+        if inspect.isroutine(f) and capture.run is not None:
+            f = _noting(f, lambda config: note(config, options.get("args")))
+        return watched_cli(f, *others, **options)
+
+    module.cli = cli
+
+
+def _noting(function: Any, note: Any) -> Any:
+    """Return a function that tells its arguments when it is called."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        bound.apply_defaults()
+        watched(lambda: None, lambda _: note(dict(bound.arguments)))()
+        return function(*args, **kwargs)
+
+    return call
