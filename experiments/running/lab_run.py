@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
 import sacred
+import wrapt
 from sacred.host_info import get_host_info
 from sacred.observers import RunObserver
+from sacred.run import Run
 from sacred.utils import IntervalTimer
 
 from sacristan.configs.importing import resume_collection
@@ -23,20 +27,22 @@ from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.experiments.running.endings import is_refusal
 from sacristan.experiments.running.logging_run import LoggingRun
 from sacristan.experiments.running.notifying import Notifier
-from sacristan.experiments.running.one_run import Owner, watch
-from sacristan.experiments.running.ranks import printing_to_record, publish_record, reporting_end
+from sacristan.experiments.running.one_run import Owner, ending_children, watch
+from sacristan.experiments.running.ranks import ending_together, printing_to_record, publish_record, reporting_end
 from sacristan.experiments.running.recorder import Recorder
 from sacristan.experiments.running.resuming import check_resumable, going_on_later, recorded_data
 from sacristan.experiments.running.signals import Signals
 from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
-from sacristan.experiments.running.user_functions import guarded, guarded_main, printable, seed_torch_later, within
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.ranks.world import Notices
+from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.directions import note_better
 from sacristan.observers.record.protocols import HasFolder, LeasedObserver
 
 __all__ = ["LabRun"]
+
+_log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 1.0
 
@@ -230,10 +236,10 @@ class LabRun(LoggingRun):
         if self._trial is not None:
             self._trial.wait_for_begin()
         self._signals.is_patient = self.notices is not None or self._trial is not None
-        seed_torch_later(self)
+        _seed_torch_later(self)
         if self.observers and not self.unobserved:
-            self.main_function = within(partial(type(self).watching, self), self.main_function)
-        self.main_function = guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
+            self.main_function = _within(partial(type(self).watching, self), self.main_function)
+        self.main_function = _guarded_main(self, self._signals, self.notices, partial(setattr, self, "_exit"))
         printing = printing_to_record(self.notices)
         with self._signals.handled(), capturing_in_order(), printing as self._print_to_record:
             with going_on_later(self, owns_job=self._trial is None), reporting_end(self.notices):
@@ -267,11 +273,11 @@ class LabRun(LoggingRun):
 
     def _execute_pre_run_hooks(self) -> None:
         resume_collection()
-        guarded(super()._execute_pre_run_hooks, self._signals, self.notices)()
+        _guarded(super()._execute_pre_run_hooks, self._signals, self.notices)()
 
     def _execute_post_run_hooks(self) -> None:
-        guarded(super()._execute_post_run_hooks, self._signals, self.notices)()
-        self.result = printable(self.result)
+        _guarded(super()._execute_post_run_hooks, self._signals, self.notices)()
+        self.result = _printable(self.result)
 
     def _emit_completed(self, result: Any) -> None:
         super()._emit_completed(result)
@@ -343,3 +349,77 @@ class LabRun(LoggingRun):
             Terminated: Always; it carries the signal and the step.
         """
         self._signals.stop(step)
+
+
+def _guarded(function: Callable, signals: Signals, notices: Notices | None) -> Callable:
+    """Return a user's function such that signals may end it, and children and other ranks end with it."""
+    return signals.interruptible(ending_children(ending_together(notices, function)))
+
+
+def _guarded_main(
+    run: Run, signals: Signals, notices: Notices | None, note_exit: Callable[[SystemExit], None]
+) -> Callable:
+    """Return the main function of a run, guarded; if it fails, it drops its variables.
+
+    They would live as long as the error. Workers of a loader would be among them, which hold the output that Sacred
+    waits for. A debugger needs them, and keeps them.
+
+    After `sys.exit(0)`, the function returns None and calls `note_exit` with the error, which the run raises once it is
+    completed.
+    """
+    function = run.main_function
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        resume_collection()
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, SystemExit) and (error.code in (None, 0)):
+                note_exit(error)
+                return None
+            if not (run.pdb or run.debug):
+                traceback.clear_frames(error.__traceback__)
+            raise
+
+    return _guarded(call, signals, notices)
+
+
+def _within(context: Callable[[], contextlib.AbstractContextManager[None]], function: Callable) -> Callable:
+    """Return a function whose calls are in a context of their own."""
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return function(*args, **kwargs)
+
+    return call
+
+
+def _printable(result: Any) -> Any:
+    """Return a result that Sacred can print: the result itself or, with a warning, plain values if it has no text."""
+    try:
+        f"{result}"
+    except Exception as error:
+        plain_result = plain(result)
+        _log.warning(
+            "the result, a %s, has no text (%s: %s); it is noted as %.200r",
+            type(result).__name__,
+            type(error).__name__,
+            error,
+            plain_result,
+        )
+        return plain_result
+    return result
+
+
+def _seed_torch_later(run: Run) -> None:
+    """Seed torch when the run imports it, as Sacred seeds what is imported before; nothing after the run has ended."""
+    if "torch" in sys.modules:
+        return
+
+    def seed(torch: Any) -> None:
+        if run.stop_time is None:
+            torch.manual_seed(run.config["seed"])
+
+    wrapt.register_post_import_hook(seed, "torch")
