@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -64,6 +65,8 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
     if not judged and (is_cut_off or not _has_outcome(old)):
         notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
     notes += _media_notes(old, new, is_cut_off=is_cut_off)
+    if not reasons:
+        notes += _clock_notes(judged)
     return Verdict(
         verdict=DIVERGED if reasons else _worst(verdicts),
         metrics=tuple(judged),
@@ -130,6 +133,18 @@ def _steps_note(name: str) -> str:
         f"{name}: all values are the same, only steps differ; if they come from a clock, exclude the metric with "
         f"--tolerance {name}=inf"
     )
+
+
+def _clock_notes(judged: list[MetricVerdict]) -> list[str]:
+    """Return how to exclude the few metrics that differ, if all others are the same: they may measure time."""
+    differing = [entry.name for entry in judged if entry.verdict == DIVERGED and not entry.is_of_steps]
+    num_same = sum(entry.verdict == IDENTICAL for entry in judged)
+    if not differing or num_same <= len(differing) or num_same + len(differing) < len(judged):
+        return []
+    options = " ".join(f"--tolerance {shlex.quote(f'{name}=inf')}" for name in differing)
+    return [
+        f"all other metrics are identical; if {list_text(differing)} depends on the clock, exclude it with {options}"
+    ]
 
 
 def _largest(deviations: list[Deviation]) -> tuple[Deviation, ...]:

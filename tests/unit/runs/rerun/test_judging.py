@@ -61,6 +61,13 @@ def test_first_deviation_is_the_earliest_step_of_all_metrics(judge_runs):
     assert {one.name: one.verdict for one in found.metrics} == dict.fromkeys(["a", "train/loss", "val/loss"], DIVERGED)
 
 
+def test_few_metrics_that_differ_may_measure_time(judge_runs):
+    old = metrics(loss=[1.0, 0.5], reward=[3.0, 4.0], steps_s=[310.0, 325.0])
+    [note] = judge_runs(old, metrics(loss=[1.0, 0.5], reward=[3.0, 4.0], steps_s=[205.0, 201.0])).notes
+    assert note.endswith("if steps/s depends on the clock, exclude it with --tolerance steps/s=inf")
+    assert judge_runs.again(old, metrics(loss=[1.0, 0.6], reward=[3.0, 4.0], steps_s=[205.0, 201.0])).notes == ()
+
+
 def test_deviations_are_stated_per_metric(judge_runs):
     found = judge_runs(metrics(loss=[1.0, 2.0, 4.0], acc=[1.0]), metrics(loss=[1.0, 2.001, 4.0005], acc=[1.0]))
     one = next(one for one in found.metrics if one.name == "loss")
