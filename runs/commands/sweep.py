@@ -25,7 +25,7 @@ NO_JSON = "it starts runs; `ls --sweep ID --json` lists them"
 
 _USAGE = """%(prog)s SCRIPT --over '{lr: [1e-4, 1e-3]}' [--metric NAME --goal maximize] [-- WORD ...]
        %(prog)s -m MODULE --over ... [-- WORD ...]
-       %(prog)s [SCRIPT] --spec FILE [-- WORD ...]
+       %(prog)s FILE.yaml [-- WORD ...]
        %(prog)s {status,best,plot,stop,agent} [--id ID]"""
 _EPILOG = """A trial is `sacristan run SCRIPT WORD ... --lr=0.0001`. A parameter that is True is given as --name, and
 one that is False is left out; to give parameters otherwise, put ${args}, ${args_no_hyphens} or ${args_json} among
@@ -39,11 +39,15 @@ def add_arguments(parser: Parser) -> None:
     """Add the arguments."""
     parser.usage, parser.epilog = _USAGE, _EPILOG
     parser.rest_begins = ("--",)
-    parser.add_argument("script", nargs="?", metavar="SCRIPT", help="the script; its own words come after --")
+    parser.add_argument(
+        "script",
+        nargs="?",
+        metavar="SCRIPT",
+        help="the script, or a file of W&B that names it; its own words come after --",
+    )
     parser.add_argument("-m", dest="module", metavar="MODULE", help="sweep a module, as python -m runs it")
-    search = parser.add_mutually_exclusive_group()
-    search.add_argument("--over", metavar="YAML", help="what to try: lists are values, {min: 1e-4, max: 1e-1} a range")
-    search.add_argument("--spec", type=Path, metavar="FILE", help="search in the format of W&B's sweeps")
+    parser.add_argument("--over", metavar="YAML", help="what to try: lists are values, {min: 1e-4, max: 1e-1} a range")
+    parser.add_argument("--spec", type=Path, metavar="FILE", help="search in the format of W&B's sweeps")
     parser.add_argument("--method", default="grid", help="with --over: grid (default), random, bayes, ...")
     parser.add_argument("--metric", metavar="NAME", help="with --over: the objective, such as val/loss.min")
     parser.add_argument("--goal", choices=("minimize", "maximize"), default="minimize", help="default: minimize")
@@ -70,6 +74,8 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     from sacristan.runs.sweeps.agents.commands import run_sweep
 
+    if arguments.spec is None and Path(arguments.script or "").suffix in (".yaml", ".yml"):
+        arguments.script, arguments.spec = None, Path(arguments.script)
     spec, engine = _spec(arguments), _engine(arguments)
     definition = _definition(arguments, spec)
     run_sweep(
@@ -98,19 +104,19 @@ def _best(place: Place, arguments: argparse.Namespace) -> None:
     from sacristan.runs.sweeps.agents.commands import best_trials
 
     options = _agent_options(place, arguments, {})
-    best_trials(place, _id(arguments), "", None, lambda _: options, [])
+    best_trials(place, _id(place, arguments), "", None, lambda _: options, [])
 
 
 def _plot(place: Place, arguments: argparse.Namespace) -> None:
     from sacristan.runs.sweeps.agents.commands import plot_sweep
 
-    plot_sweep(place, _id(arguments))
+    plot_sweep(place, _id(place, arguments))
 
 
 def _stop(place: Place, arguments: argparse.Namespace) -> None:
     from sacristan.runs.sweeps.agents.commands import stop_sweep
 
-    stop_sweep(place, _id(arguments))
+    stop_sweep(place, _id(place, arguments))
 
 
 def _agent(place: Place, arguments: argparse.Namespace) -> None:
@@ -118,7 +124,7 @@ def _agent(place: Place, arguments: argparse.Namespace) -> None:
     from sacristan.runs.work.worker import divided_threads
 
     environment = {**divided_threads(arguments.workers), **_workers(arguments.workers)[0]}
-    work(place, _id(arguments), _agent_options(place, arguments, environment))
+    work(place, _id(place, arguments), _agent_options(place, arguments, environment))
 
 
 _ACTIONS: dict[str, Callable[[Place, argparse.Namespace], None]] = {
@@ -169,6 +175,8 @@ def _yaml(option: str, text: str) -> Any:
 def _spec(arguments: argparse.Namespace) -> Spec:
     from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
+    if arguments.spec is not None and arguments.over is not None:
+        raise SweepError(f"got --over and the file {arguments.spec}, expected one of them")
     if arguments.spec is not None:
         return read_spec(arguments.spec)
     if arguments.over is None:
@@ -222,10 +230,14 @@ def _script(arguments: argparse.Namespace, program: str | None) -> Path:
     raise SweepError(f"-m {arguments.module}: there is no such module below this folder; give the path of a script")
 
 
-def _id(arguments: argparse.Namespace) -> str:
-    if arguments.id is None:
-        raise SweepError("got no sweep, expected --id ID; sacristan sweep status lists all")
-    return str(arguments.id)
+def _id(place: Place, arguments: argparse.Namespace) -> str:
+    """Return the id of the sweep that is meant: without --id, of the only one."""
+    if arguments.id is not None:
+        return str(arguments.id)
+    ids = place.ids()
+    if len(ids) != 1:
+        raise SweepError(f"got no --id, expected one of {len(ids)} sweeps; sacristan sweep status lists them")
+    return ids[0]
 
 
 def _workers(num: int) -> list[dict[str, str]]:

@@ -107,8 +107,9 @@ metric: {name: loss, goal: minimize}
 parameters: {lr: {values: [0.1, 0.5]}, amp: {value: false}}
 command: ["${env}", python, "${program}", --epochs=3, "${args_no_hyphens}"]
 """)
-    done = swept("--spec", "sweep.yaml", "--id", "first", "--packages", "", "--", "--fast")
+    done = swept("sweep.yaml", "--packages", "", "--", "--fast")
     assert done.returncode == 0, done.stderr
+    assert swept("best").stdout.startswith("trial 0: loss 5"), "the only sweep needs no --id"
     words = sorted(config["args"] for _, config, _ in runs_in(tmp_path))
     assert [sorted(each) for each in words] == [
         ["--fast", "amp=False", "epochs=3", "lr=0.1"],
@@ -188,7 +189,9 @@ def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_pat
         (["train.py", "--over", "{lr: [1]}", "--slurm", "{a: 1}"], "got options with sweep.engine=local"),
         (["train.py", "--over", "{lr: [1]}", "--engine", "ray", "--resources", "3"], "--resources: got '3', expected"),
         (["train.py", "--over", "{lr: [1]}", "--address", "127.0.0.1:1"], "got '127.0.0.1:1' with sweep.engine=local"),
-        (["best"], "got no sweep, expected --id ID"),
+        (["best"], "got no --id, expected one of 0 sweeps"),
+        (["w.yaml", "--over", "{lr: [1]}"], "got --over and the file w.yaml, expected one of them"),
+        (["w.yaml"], "w.yaml"),
         (["best", "--id", "none"], "none"),
         (["-m", "nothere", "--over", "{lr: [1]}"], "-m nothere: there is no such module"),
     ],
