@@ -48,7 +48,7 @@ def _is_curve(values: Any, steps: Any) -> bool:
 
 
 def _curve_in(info: Mapping[str, Any], name: str) -> Series | None:
-    from sacristan.runs.stores.stock_sacred import series_of
+    from sacristan.runs.stores.series import series_of
 
     values, steps = info.get(name), info.get(f"{name}{STEPS}")
     return series_of({"values": values, "steps": steps}, None) if _is_curve(values, steps) else None
@@ -343,7 +343,7 @@ class Run(RunRecord):
         Raises:
             StoreError: If the run cannot be read.
         """
-        from sacristan.runs.stores.epochs import epochs_at
+        from sacristan.runs.stores.series import epochs_at
 
         known = set(self.metrics)
         return epochs_at(lambda name: self.metric(name) if name in known else None, self.get, steps)

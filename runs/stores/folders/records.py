@@ -128,7 +128,7 @@ class FolderRecords(Backend):
 
             with _damage_to("metrics", folder):
                 return read_metric(folder, metric, self._names(folder), _version_of_points(folder))
-        from sacristan.runs.stores.stock_sacred import series_of
+        from sacristan.runs.stores.series import series_of
 
         return series_of(_read(folder / SACRED_METRICS).get(metric), _start_of(run))
 
@@ -285,7 +285,7 @@ def _start_of(run: StoredRun) -> datetime | None:
 def _other_values_of_sacred(folder: Path, start: datetime | None) -> bytes:
     if not (metrics := _read(folder / SACRED_METRICS)):
         return b""
-    from sacristan.runs.stores.stock_sacred import other_values
+    from sacristan.runs.stores.series import other_values
 
     return other_values(metrics, start)
 

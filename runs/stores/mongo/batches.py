@@ -16,7 +16,7 @@ from sacristan.runs.stores.mongo.database import Document
 from sacristan.runs.stores.mongo.records import SERIES_FIELDS, MongoRecords, as_named, fields_of_part, start_of
 from sacristan.runs.stores.mongo.rows import from_bson, has_changed_keys, projection_of, row_in
 from sacristan.runs.stores.run import curves_in
-from sacristan.runs.stores.stock_sacred import series_of
+from sacristan.runs.stores.series import series_of
 
 __all__ = ["MongoBatches"]
 

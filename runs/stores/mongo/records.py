@@ -35,7 +35,7 @@ from sacristan.runs.stores.mongo.rows import (
     tags_in,
     with_dots,
 )
-from sacristan.runs.stores.stock_sacred import other_values, series_of
+from sacristan.runs.stores.series import other_values, series_of
 
 __all__ = ["SERIES_FIELDS", "MongoRecords", "as_named", "fields_of_part", "start_of"]
 

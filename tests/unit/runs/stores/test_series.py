@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sacristan.observers import Series
-from sacristan.runs.stores.epochs import epochs_at
+from sacristan.runs.stores.series import epochs_at
 
 
 class Recorded:
