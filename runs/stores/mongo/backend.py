@@ -23,19 +23,22 @@ from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, 
 from sacristan.runs.stores.contract import RunRow, StoredRun
 from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
 from sacristan.runs.stores.mongo.batches import MongoBatches
-from sacristan.runs.stores.mongo.computed import ComputedConditions
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
 from sacristan.runs.stores.mongo.documents import MongoDocuments
-from sacristan.runs.stores.mongo.filters import (
+from sacristan.runs.stores.mongo.queries import (
     OMNIBOARD_NOTES,
+    STATUS_FIELDS,
+    ComputedConditions,
     exists,
+    from_bson,
     keys_of,
+    projection_of,
     query_of,
+    row_in,
     sort_stages,
     stored_path,
 )
 from sacristan.runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
-from sacristan.runs.stores.mongo.rows import STATUS_FIELDS, from_bson, projection_of, row_in
 from sacristan.runs.stores.run import COPYING
 
 __all__ = ["MongoBackend"]

@@ -13,8 +13,8 @@ from sacristan.runs.query.flattening import mapping_of, without_pickles
 from sacristan.runs.stores.contract import PARTS, R, StoredRun
 from sacristan.runs.stores.mongo.bson_arrays import decode_arrays, joined
 from sacristan.runs.stores.mongo.database import Document
+from sacristan.runs.stores.mongo.queries import from_bson, has_changed_keys, projection_of, row_in
 from sacristan.runs.stores.mongo.records import SERIES_FIELDS, MongoRecords, as_named, fields_of_part, start_of
-from sacristan.runs.stores.mongo.rows import from_bson, has_changed_keys, projection_of, row_in
 from sacristan.runs.stores.run import curves_in
 from sacristan.runs.stores.series import series_of
 

@@ -15,8 +15,7 @@ from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import mappings_in
 from sacristan.runs.stores.contract import NOTED, Change, Documents
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
-from sacristan.runs.stores.mongo.filters import OMNIBOARD_NOTES, OMNIBOARD_TAGS
-from sacristan.runs.stores.mongo.rows import from_bson, note_in, tags_in
+from sacristan.runs.stores.mongo.queries import OMNIBOARD_NOTES, OMNIBOARD_TAGS, from_bson, note_in, tags_in
 from sacristan.runs.stores.run import notes_in
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from sacristan.runs.query.times import time_of, to_the_millisecond
 from sacristan.runs.stores.content import Content, StoredArtifact, missing_content
 from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
-from sacristan.runs.stores.mongo.rows import (
+from sacristan.runs.stores.mongo.queries import (
     STATUS_FIELDS,
     from_bson,
     has_changed_keys,
