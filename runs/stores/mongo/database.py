@@ -41,7 +41,7 @@ class MongoDatabase:
     Attributes:
         destination: The database as observers name it, with credentials.
         where: The URL without credentials, with the prefix.
-        raw_metrics: `metrics` as bytes; see `sacristan.runs.stores.mongo.bson_arrays`.
+        raw_metrics: `metrics` as bytes; see `sacristan.runs.stores.mongo.batches`.
 
     Raises:
         StoreError: If the server cannot be reached, or refuses.

@@ -6,7 +6,7 @@ import bson
 import numpy as np
 import pytest
 
-from sacristan.runs.stores.mongo.bson_arrays import decode_arrays
+from sacristan.runs.stores.mongo.batches import decode_arrays
 from sacristan.runs.stores.series import series_of
 
 START = datetime(2026, 1, 2, 3, 4, 5, 678_000)
