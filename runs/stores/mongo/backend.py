@@ -21,7 +21,6 @@ from sacristan.runs.query.names import LEFT_OUT, STATISTICS, id_of
 from sacristan.runs.query.times import DURATION, duration_s
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
 from sacristan.runs.stores.contract import RunRow, StoredRun
-from sacristan.runs.stores.mongo.adding import changed_entries, deliver_whole, unnamed_files
 from sacristan.runs.stores.mongo.batches import MongoBatches
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
 from sacristan.runs.stores.mongo.documents import MongoDocuments
@@ -38,7 +37,15 @@ from sacristan.runs.stores.mongo.queries import (
     sort_stages,
     stored_path,
 )
-from sacristan.runs.stores.mongo.removing import DISCARDED, IN_TRASH, TRASH, Remover
+from sacristan.runs.stores.mongo.whole_runs import (
+    DISCARDED,
+    IN_TRASH,
+    TRASH,
+    Remover,
+    changed_entries,
+    deliver_whole,
+    unnamed_files,
+)
 from sacristan.runs.stores.run import COPYING
 
 __all__ = ["MongoBackend"]

@@ -1,33 +1,48 @@
-"""Removing runs from a database.
+"""Whole runs of a database: delivering and removing them.
 
-First the run's document gets the status REMOVING and loses its uid, so that no reader takes it for a whole run. It is
-deleted last, so that its `_id` stays taken while anything is stored under it. The next removal finishes a killed one.
-The collection `removed` notes the uids of removed runs, which must not be delivered again, and contents that are about
-to be deleted.
+A run that is being delivered has the status COPYING until it is whole. To remove one, its document first gets the status
+REMOVING and loses its uid, so that no reader takes it for a whole run. It is deleted last, so that its `_id` stays taken
+while anything is stored under it. The next removal finishes a killed one. The collection `removed` notes the uids of
+removed runs, which must not be delivered again, and contents that are about to be deleted.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import bson
 
+from sacristan.configs.map import abbreviated
 from sacristan.observers.artifacts.aliases import check_removable
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
-from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.documents import Packer, object_id
 from sacristan.observers.mongo.layout import may_name_files
 from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.schema import (
+    MEDIA,
+    MEDIA_FOLDER,
+    NOTES,
+    OWN_FILES,
+    RUN,
+    checkpoint_files,
+    rank_files,
+    read_json_if_whole,
+    read_json_lines,
+)
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.stores.changes import Removed
+from sacristan.runs.stores.changes import Removed, StagedRun
 from sacristan.runs.stores.mongo.database import MongoDatabase
-from sacristan.runs.stores.run import REMOVING
+from sacristan.runs.stores.run import COPYING, REMOVING
 
-__all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover"]
+__all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover", "changed_entries", "deliver_whole", "unnamed_files"]
 
 DISCARDED, TRASH = "DISCARDED", "trash"
 IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}
@@ -331,3 +346,75 @@ def _cut_off(document: Mapping[str, Any]) -> Iterator[bson.ObjectId]:
         for name, value in holder.items():
             if name.endswith("_file") and isinstance(value, Mapping):
                 yield from _ids(value)
+
+
+_ATTEMPTS = 10
+
+
+def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
+    """Deliver a run and return its `_id`; a second call finishes an interrupted one.
+
+    A StoreError can also mean that another process is delivering the run.
+    """
+    path = staged.folder / RUN
+    record = parse_json(path.read_bytes())
+    with mongo.errors():
+        Remover(mongo).forget(staged.uid)
+        path.write_text(json.dumps({**record, "status": COPYING}))
+        where = mongo.collections
+        delivery = Delivery(
+            staged.folder,
+            staged.folder.parent,
+            mongo.database,
+            where.prefix,
+            collection=where.collection,
+            with_checkpoints=True,
+        )
+        _deliver(delivery, mongo)
+        notes = read_json_if_whole(staged.folder / NOTES)
+        if notes:
+            mongo.confirmed.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
+        # The true status comes last: now the run is whole.
+        path.write_text(json.dumps(record))
+        _deliver(delivery, mongo)
+    return delivery.run_id
+
+
+def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
+    for _ in range(_ATTEMPTS):
+        delivery.advance(last=True)
+        if delivery.is_complete:
+            return
+    raise StoreError(
+        f"the run is in {mongo.where} as run {delivery.run_id} and not complete: its record is damaged, or others copy "
+        "it at the same time"
+    )
+
+
+def unnamed_files(folder: Path) -> tuple[str, ...]:
+    """Return a sentence on the files of a run that a database has no place for; nothing if there are none."""
+    record = parse_json((folder / RUN).read_bytes())
+    names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
+    known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
+    known |= {path.relative_to(folder).as_posix() for path in rank_files(folder).values()}
+    rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
+    if not rest:
+        return ()
+    shown = abbreviated(map(repr, rest), 3)
+    return (f"{len(rest)} files of its folder that the record does not name: {shown}",)
+
+
+def changed_entries(folder: Path) -> tuple[str, ...]:
+    """Return a sentence for each entry of a run that a database can only hold in a changed form."""
+    record = parse_json((folder / RUN).read_bytes())
+    details = record.get("artifact_details", {})
+    entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
+    entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}
+    sentences = []
+    for name, entry in entries.items():
+        packer = Packer(str(record["uid"]))
+        packer.entry(entry)
+        if not packer.is_exact:
+            sentences.append(f"{name}: its keys with . or $, integers over 34 digits or lone surrogates are changed")
+    return tuple(sentences)
