@@ -30,7 +30,7 @@ from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query.flattening import dotted, entry_at, list_of, mapping_of
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.contract import PARTS
-from sacristan.runs.stores.folders.adding import RELATIONS
+from sacristan.runs.stores.folders.whole_runs import RELATIONS
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.copying import stage, uid_of

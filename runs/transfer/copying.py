@@ -61,7 +61,7 @@ from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.times import without_zone
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.folders.adding import RELATIONS
+from sacristan.runs.stores.folders.whole_runs import RELATIONS
 from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.store import Store

@@ -23,12 +23,18 @@ from sacristan.runs.query.index.scanning import has_record, require_folder
 from sacristan.runs.query.names import full_name, is_searchable
 from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
 from sacristan.runs.stores.contract import PARTS, Change, RunRow, StoredRun
-from sacristan.runs.stores.folders.adding import move_in
 from sacristan.runs.stores.folders.documents import FolderDocuments
-from sacristan.runs.stores.folders.leftovers import INCOMING
 from sacristan.runs.stores.folders.records import FolderRecords, read_document, status_of
-from sacristan.runs.stores.folders.removing import discard_folder, in_trash, reclaim, remove_folder, restore_folder
 from sacristan.runs.stores.folders.uids import Uids
+from sacristan.runs.stores.folders.whole_runs import (
+    INCOMING,
+    discard_folder,
+    in_trash,
+    move_in,
+    reclaim,
+    remove_folder,
+    restore_folder,
+)
 
 __all__ = ["FolderBackend"]
 

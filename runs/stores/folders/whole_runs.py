@@ -1,38 +1,178 @@
-"""Removing runs from a folder: each is moved to a place where no reader looks, and then deleted."""
+"""Whole runs of a folder: moving staged ones in, removing and restoring them, and leftovers of killed processes.
+
+A run that is removed is moved to a place where no reader looks, and then deleted.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.intake import sweep_incoming
+from sacristan.observers.artifacts.store import ARTIFACTS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.locking import claimed, locked
-from sacristan.observers.record.run_folder import as_number
-from sacristan.observers.record.schema import RUN, newer_format
-from sacristan.observers.record.stored_files import make_shared
+from sacristan.observers.record.locking import claimed, is_locked, locked
+from sacristan.observers.record.run_folder import as_number, make_numbered_folder
+from sacristan.observers.record.schema import RUN, newer_format, read_json_if_whole
+from sacristan.observers.record.stored_files import is_as_named, make_shared
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
-from sacristan.runs.stores.changes import Removed
-from sacristan.runs.stores.folders.leftovers import (
-    OUTGOING,
-    UNFINISHED,
-    delete,
-    is_older,
-    sweep_folders,
-    sweep_unfinished,
-)
+from sacristan.runs.stores.changes import Removed, StagedRun
 
-__all__ = ["TRASH", "discard_folder", "in_trash", "reclaim", "remove_folder", "restore_folder"]
+__all__ = [
+    "INCOMING",
+    "OUTGOING",
+    "RELATIONS",
+    "TRASH",
+    "UNFINISHED",
+    "delete",
+    "discard_folder",
+    "in_trash",
+    "is_older",
+    "move_in",
+    "reclaim",
+    "remove_folder",
+    "restore_folder",
+    "sweep_folders",
+    "sweep_unfinished",
+]
+
+# Lists of artifact versions in a record, and what the store of artifacts calls the run's relation to them.
+RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
+
+
+def move_in(staged: StagedRun, store: Path, number: int) -> str:
+    """Move a run into a folder of runs: first its contents, then the run, in one step; return its id there.
+
+    The caller has claimed the folder. The id is `number`, or the next free one if that is taken.
+    """
+    beside = staged.folder.parent
+    for name in ("_sources", "_resources"):
+        _move_contents(beside / name, store / name)
+    _take_versions(staged, beside, store)
+    folder, _ = make_numbered_folder(store, number)
+    # Replaces an empty folder atomically.
+    staged.folder.replace(folder)
+    return folder.name
+
+
+def _move_contents(source: Path, target: Path) -> None:
+    for path in sorted(source.iterdir()) if source.is_dir() else ():
+        make_shared(target, target.parent)
+        if is_as_named(target / path.name):
+            os.utime(target / path.name)
+        else:
+            path.replace(target / path.name)
+
+
+def _take_versions(staged: StagedRun, beside: Path, store: Path) -> None:
+    """Copy versions of artifacts, and write this store's numbers of them into the record."""
+    record = read_json_if_whole(staged.folder / RUN)
+    if not any(relation in record for relation in RELATIONS):
+        return
+    target, source = ArtifactStore(store), ArtifactStore(beside)
+    for relation, mark in RELATIONS.items():
+        for entry in record.get(relation, ()):
+            version = target.take(source.resolve(f"{entry['name']}@{entry['digest']}"))
+            target.note_run(mark, version, staged.uid)
+            entry["version"] = version.version
+    (staged.folder / RUN).write_text(json.dumps(record, indent=2))
+
+
+# Folders for runs on their way out and in. Two levels down, nothing in them is taken for a run.
+OUTGOING, INCOMING = ".removing", ".taking"
+# Temporary files of `sacristan.observers.record.files.replacing`.
+UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
+
+
+def sweep_folders(store: Path, oldest: float) -> None:
+    """Delete leftovers of killed removals, copies and imports, and numbered folders without a run.
+
+    What changed after `oldest`, in seconds since the epoch, stays, except for removals.
+    """
+    for name in (OUTGOING, INCOMING):
+        with contextlib.suppress(OSError):
+            for path in list((store / name).iterdir()):
+                # A removal is never resumed; a copy may still be running.
+                if name == OUTGOING or _last_change(path) < oldest:
+                    delete(path)
+            (store / name).rmdir()
+    _sweep_numbers(store, oldest)
+
+
+def _sweep_numbers(store: Path, oldest: float) -> None:
+    """Delete numbered folders that were claimed for runs but never written."""
+    with contextlib.suppress(OSError):
+        for path in store.iterdir():
+            if as_number(path.name) is not None and path.is_dir() and path.stat().st_mtime < oldest:
+                with contextlib.suppress(OSError):
+                    path.rmdir()
+
+
+def _last_change(path: Path) -> float:
+    times = [path.lstat().st_mtime]
+    for where, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                times.append(Path(where, name).lstat().st_mtime)
+    return max(times)
+
+
+def sweep_unfinished(store: Path, removed: Removed, oldest: float, named: Collection[str]) -> None:
+    """Delete half-written files in runs and in the store of artifacts.
+
+    Files that changed after `oldest`, in seconds since the epoch, stay, and so do those of living and of unreadable
+    runs. Files whose names are in `named`, the last parts of all recorded names, stay as well: an artifact may have any
+    name.
+    """
+    sizes = sweep_incoming(store / ARTIFACTS)
+    for folder in run_folders(store):
+        lease = read_lease(folder)
+        is_living = is_locked(folder) or (lease is not None and is_alive(lease))
+        if is_living or folder.relative_to(store).as_posix() in removed.unreadable:
+            continue
+        for path in _unfinished_files(folder):
+            if path.name not in named and is_older(path, oldest):
+                with contextlib.suppress(OSError):
+                    num_bytes = path.lstat().st_size
+                    path.unlink()
+                    sizes.append(num_bytes)
+    removed.num_contents += len(sizes)
+    removed.num_bytes += sum(sizes)
+
+
+def _unfinished_files(folder: Path) -> Iterator[Path]:
+    for where, _, files in os.walk(folder):
+        yield from (Path(where, name) for name in files if UNFINISHED.fullmatch(name))
+
+
+def delete(path: Path) -> None:
+    """Delete a file, a folder or a link; what cannot be deleted is left for the next sweep."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def is_older(path: Path, oldest: float) -> bool:
+    """Tell whether a file exists and has not changed since a time in seconds since the epoch."""
+    try:
+        return path.stat().st_mtime < oldest
+    except OSError:
+        return False
+
 
 # Has a folder for each discarded run, in which the run lies as it did in the store.
 TRASH = ".trash"
