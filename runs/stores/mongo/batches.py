@@ -1,7 +1,7 @@
 """Fields and points of many runs of a database, in one query for all of them.
 
-numpy decodes points in a hundredth of the time and memory of Python objects. A BSON array is a document with the keys "0",
-"1" and so on; elements of one type whose keys have the same number of digits have the same length:
+numpy decodes points in a hundredth of the time and memory of Python objects. A BSON array is a document with the keys
+"0", "1" and so on; elements of one type whose keys have the same number of digits have the same length:
 https://bsonspec.org/spec.html
 """
 

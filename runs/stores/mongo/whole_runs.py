@@ -1,9 +1,9 @@
 """Whole runs of a database: delivering and removing them.
 
-A run that is being delivered has the status COPYING until it is whole. To remove one, its document first gets the status
-REMOVING and loses its uid, so that no reader takes it for a whole run. It is deleted last, so that its `_id` stays taken
-while anything is stored under it. The next removal finishes a killed one. The collection `removed` notes the uids of
-removed runs, which must not be delivered again, and contents that are about to be deleted.
+A run that is being delivered has the status COPYING until it is whole. To remove one, its document first gets the
+status REMOVING and loses its uid, so that no reader takes it for a whole run. It is deleted last, so that its `_id`
+stays taken while anything is stored under it. The next removal finishes a killed one. The collection `removed` notes
+the uids of removed runs, which must not be delivered again, and contents that are about to be deleted.
 """
 
 from __future__ import annotations
