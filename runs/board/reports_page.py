@@ -22,7 +22,7 @@ from sacristan.runs.comparison.report_parts import chosen_runs, run_table, value
 from sacristan.runs.drawing.markup import Markup, element
 from sacristan.runs.errors import ChangedError
 from sacristan.runs.query.names import split_names
-from sacristan.runs.stores.reports import Report
+from sacristan.runs.stores.small_documents import Report
 
 __all__ = ["ROUTES"]
 

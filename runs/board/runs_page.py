@@ -25,7 +25,7 @@ from sacristan.runs.errors import ComparisonError, FilterError
 from sacristan.runs.query.names import COMMON_FIELDS, full_name, short_name
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.saved_views import SavedView
+from sacristan.runs.stores.small_documents import SavedView
 
 __all__ = ["ROUTES"]
 

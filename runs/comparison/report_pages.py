@@ -35,8 +35,8 @@ from sacristan.runs.drawing.svg import chart
 from sacristan.runs.errors import ReportError, RunsError, StoreAwayError, naming_os_errors, needing_extra
 from sacristan.runs.query.names import TIMES, full_name
 from sacristan.runs.query.texts import duration_text, is_number, list_text, short_text, time_text
-from sacristan.runs.stores.reports import Report
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.small_documents import Report
 from sacristan.runs.stores.store import Store
 
 if TYPE_CHECKING:

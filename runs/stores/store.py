@@ -17,13 +17,11 @@ from sacristan.runs.stores.changes import Author, staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
 from sacristan.runs.stores.field_names import FieldNames, require_searchable
 from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
-from sacristan.runs.stores.messages import Messages
 from sacristan.runs.stores.operations import Operations
-from sacristan.runs.stores.reports import Reports
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.run_list import RunList
-from sacristan.runs.stores.saved_views import SavedViews
+from sacristan.runs.stores.small_documents import Messages, Reports, SavedViews
 
 if TYPE_CHECKING:
     import pandas

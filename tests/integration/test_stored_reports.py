@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from sacristan.runs import ChangedError, FilterError, StoreError, open_store
-from sacristan.runs.stores.reports import Report
+from sacristan.runs.stores.small_documents import Report
 
 
 @pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
@@ -74,7 +74,7 @@ def test_of_many_who_save_a_version_at_once_one_wins_and_the_others_are_told(whe
 
 
 def test_oldest_versions_go(where, monkeypatch):
-    monkeypatch.setattr("sacristan.runs.stores.reports._MOST_VERSIONS", 3)
+    monkeypatch.setattr("sacristan.runs.stores.small_documents._MOST_VERSIONS", 3)
     with open_store(where) as store:
         report = store.reports.save(Report("t", "1"))
         for number in range(1, 7):

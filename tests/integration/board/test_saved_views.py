@@ -11,7 +11,7 @@ import pytest
 
 from sacristan.runs import ChangedError, FilterError, StoreError, open_store
 from sacristan.runs.board.access import Role, TokenFile
-from sacristan.runs.stores.saved_views import SavedView
+from sacristan.runs.stores.small_documents import SavedView
 
 # Ranges of parallel coordinates, as the browser writes them.
 BRUSHES = "brush.lr=0.02..&brush.kind=a&brush.kind=b"

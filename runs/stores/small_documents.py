@@ -1,20 +1,117 @@
-"""Reports of a store: pages of Markdown about its runs, private or shared, with their versions."""
+"""Small documents of a store: saved views, reports with their versions, and who sends which message about a run."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from sacristan.observers.notifying.messages import ABANDONED_S, SENT
 from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, FilterError, StoreError
+from sacristan.runs.stores.contract import UNSENT, Documents
+from sacristan.runs.stores.run import Run
 
-if TYPE_CHECKING:
-    from sacristan.runs.stores.contract import Documents
+__all__ = ["Messages", "Report", "Reports", "SavedView", "SavedViews"]
 
-__all__ = ["Report", "Reports"]
+_MAX_NAME, _MAX_QUERY, _MAX_VIEWS = 80, 20_000, 500
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedView:
+    """A view with a name.
+
+    Attributes:
+        query: The query of its URL on the board.
+        owner: The user whose private view it is; empty for a shared one.
+        default_since: When it became the default one, in ISO 8601; empty if it is not. The last one counts.
+    """
+
+    name: str
+    query: str
+    owner: str = ""
+    default_since: str = ""
+
+    @property
+    def key(self) -> str:
+        """Its identity in the store: one view for each owner and name."""
+        return hashlib.blake2b(json.dumps([self.owner, self.name]).encode(), digest_size=16).hexdigest()
+
+    @property
+    def version(self) -> str:
+        """A digest that changes with the view."""
+        return hashlib.blake2b(json.dumps(dataclasses.astuple(self)).encode(), digest_size=12).hexdigest()
+
+    @classmethod
+    def of(cls, document: Any) -> SavedView | None:
+        """Return the view of a document; None if it is damaged."""
+        names = [field.name for field in dataclasses.fields(cls)]
+        if not isinstance(document, Mapping) or not all(isinstance(document.get(name), str) for name in names):
+            return None
+        return cls(**{name: document[name] for name in names})
+
+
+class SavedViews:
+    """The named views of a store.
+
+    Every method raises StoreError if the folder or the database cannot be read or written.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+
+    def visible(self, user: str) -> list[SavedView]:
+        """Return the shared views and those of a user, by name."""
+        found = [
+            view
+            for view in map(SavedView.of, self._documents.read("views").values())
+            if view and view.owner in ("", user)
+        ]
+        return sorted(found, key=lambda view: (view.name.casefold(), view.owner))[:_MAX_VIEWS]
+
+    def default(self, user: str) -> SavedView | None:
+        """Return the view that opens first: the user's own default, else the shared one, else None."""
+        chosen = [view for view in self.visible(user) if view.default_since]
+        return max(chosen, key=lambda view: (view.owner != "", view.default_since), default=None)
+
+    def save(self, view: SavedView, seen: str = "") -> None:
+        """Save a view in place of the version `seen`; empty for a new view.
+
+        ChangedError means that another version is stored under its name; it stays.
+        """
+        if not 0 < len(view.name) <= _MAX_NAME or not view.name.isprintable() or view.name != view.name.strip():
+            raise FilterError(f"got the name {view.name[:100]!r}, expected 1 to {_MAX_NAME} printable characters")
+        if len(view.query) > _MAX_QUERY:
+            raise FilterError(f"got a view of {len(view.query)} characters, expected {_MAX_QUERY} at most")
+        self._write(view, dataclasses.asdict(view), seen)
+
+    def remove(self, view: SavedView) -> None:
+        """Remove a view; ChangedError means that it has changed since it was read, and stays."""
+        self._write(view, None, view.version)
+
+    def _write(self, view: SavedView, document: dict[str, Any] | None, seen: str) -> None:
+        def written(now: Any) -> dict[str, Any] | None:
+            _check_version(view, now, seen)
+            return document
+
+        self._documents.change("views", view.key, written)
+
+
+def _check_version(view: SavedView, now: Any, seen: str) -> None:
+    present = SavedView.of(now)
+    if now is None and not seen:
+        return
+    if present is None and now is not None:
+        return  # a damaged one is replaced
+    if present is None:
+        raise ChangedError(f"the view {view.name!r} has been removed; save it under its name again")
+    if present.version != seen:
+        raise ChangedError(f"there is a view {view.name!r} already, perhaps saved by others; open it first")
+
 
 _MAX_TITLE, _MAX_BYTES = 120, 150_000
 # Versions that a report keeps; the oldest go first.
@@ -88,7 +185,7 @@ class Reports:
         return [now, *filter(None, (self._old(id, number) for number in range(now.number - 1, oldest, -1)))]
 
     def _old(self, id: str, number: int) -> Report | None:
-        return Report.of(id, self._read("report_versions", _version(id, number)))
+        return Report.of(id, self._read("report_versions", _version_name(id, number)))
 
     def _read(self, kind: str, name: str) -> Any:
         return self._documents.read(kind, names=[name]).get(name)
@@ -134,9 +231,9 @@ class Reports:
         if present is None or present.number != seen:
             return  # `save` says so
         kept = _document(present)
-        self._documents.change("report_versions", _version(id, seen), lambda now: kept)
+        self._documents.change("report_versions", _version_name(id, seen), lambda now: kept)
         if seen > _MOST_VERSIONS:
-            self._documents.change("report_versions", _version(id, seen - _MOST_VERSIONS), lambda now: None)
+            self._documents.change("report_versions", _version_name(id, seen - _MOST_VERSIONS), lambda now: None)
 
     def remove(self, report: Report) -> None:
         """Remove a report with all its versions; ChangedError means that it was saved since it was read, and stays."""
@@ -148,10 +245,10 @@ class Reports:
 
         self._documents.change("reports", report.id, checked)
         for number in range(report.number - 1, max(0, report.number - _MOST_VERSIONS - 1), -1):
-            self._documents.change("report_versions", _version(report.id, number), lambda now: None)
+            self._documents.change("report_versions", _version_name(report.id, number), lambda now: None)
 
 
-def _version(id: str, number: int) -> str:
+def _version_name(id: str, number: int) -> str:
     return f"{id}v{number}"
 
 
@@ -171,3 +268,37 @@ def _text(text: str) -> str:
     if (size := len(text.encode())) > _MAX_BYTES:
         raise FilterError(f"got a report of {size:,} bytes, expected {_MAX_BYTES:,} at most; split it")
     return text
+
+
+class Messages:
+    """The messages about the runs of a store, by event; see `sacristan.observers.notifying.messages`.
+
+    Every method raises StoreError if the folder or the database cannot be read or written.
+    """
+
+    def __init__(self, documents: Documents) -> None:
+        self._documents = documents
+
+    def claim(self, run: Run, event: str) -> bool:
+        """Claim a message about a run; return False if it was sent, or is being sent."""
+        mine = {"state": datetime.now(UTC).isoformat()}
+        return self._documents.change("messages", event, lambda now: mine if _is_free(now) else now, run.key)
+
+    def note(self, run: Run, event: str, *, is_sent: bool) -> None:
+        """Note whether a receiver took a message that the caller claimed; otherwise it can be claimed again."""
+        outcome = {"state": SENT if is_sent else UNSENT}
+        is_noted = self._documents.change("messages", event, lambda now: now and outcome, run.key)
+        if not is_noted and not self._documents.read("messages", run.key, [event]):
+            raise StoreError(f"run {run.id} was removed")
+
+    def is_unsent(self, run: Run, event: str) -> bool:
+        """Tell whether a message was tried, but no receiver took it or its sender is gone."""
+        now = self._documents.read("messages", run.key, [event]).get(event)
+        return now is not None and _is_free(now)
+
+
+def _is_free(now: Any) -> bool:
+    if now is None or now["state"] == UNSENT:
+        return True
+    abandoned = (datetime.now(UTC) - timedelta(seconds=ABANDONED_S)).isoformat()
+    return bool(now["state"] != SENT and now["state"] <= abandoned)
