@@ -15,8 +15,7 @@ from sacristan.runs.query.names import COMMON_FIELDS
 from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.changes import Author, staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
-from sacristan.runs.stores.field_names import FieldNames, require_searchable
-from sacristan.runs.stores.lookup import NEWEST_FIRST, find_run, find_runs, watch_runs
+from sacristan.runs.stores.finding import NEWEST_FIRST, FieldNames, find_run, find_runs, require_searchable, watch_runs
 from sacristan.runs.stores.operations import Operations
 from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run

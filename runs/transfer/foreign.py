@@ -34,7 +34,7 @@ from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundEr
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.stores.changes import StagedRun
-from sacristan.runs.stores.lookup import runs_by
+from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.operations import MOST_LETTERS, check_tags, one_line
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store

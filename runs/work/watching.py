@@ -18,7 +18,7 @@ from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import list_of
 from sacristan.runs.query.names import REFUSED, SWEEP
 from sacristan.runs.query.texts import count_text, duration_text
-from sacristan.runs.stores.lookup import runs_by
+from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import NEWEST_FIRST, Store
 
