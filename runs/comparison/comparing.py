@@ -27,8 +27,7 @@ from sacristan.runs.errors import ComparisonError
 from sacristan.runs.query.names import STATISTICS
 from sacristan.runs.query.texts import count_text, is_number
 from sacristan.runs.query.times import DURATION
-from sacristan.runs.stores.prefetching import prefetch
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, prefetch
 
 __all__ = ["Comparison", "GroupResult", "PairResult", "better_text", "compare", "direction_of"]
 

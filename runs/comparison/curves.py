@@ -32,8 +32,7 @@ from sacristan.runs.comparison.inference import mean_interval
 from sacristan.runs.drawing.curve import X_AXES, Curve, curve_of
 from sacristan.runs.errors import PlotError, StoreAwayError, StoreError
 from sacristan.runs.query.names import QUOTED, unquoted
-from sacristan.runs.stores.prefetching import each_series, prefetch
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, each_series, prefetch
 
 if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run

@@ -17,8 +17,7 @@ from typing import Any
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import ComparisonError, StoreError
 from sacristan.runs.query.flattening import dotted
-from sacristan.runs.stores.prefetching import prefetch
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, prefetch
 from sacristan.runs.stores.settings import differing, identity, plain_config, show
 
 __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]

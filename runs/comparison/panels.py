@@ -18,8 +18,7 @@ from sacristan.runs.comparison.grouping import ExcludedRun, Group, differences_w
 from sacristan.runs.drawing.curve import X_AXES, Curve, Panel, panelled, thin
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.stores.prefetching import points_versions, prefetch
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, points_versions, prefetch
 from sacristan.runs.stores.settings import run_labels
 
 if TYPE_CHECKING:

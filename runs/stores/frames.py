@@ -13,9 +13,8 @@ from sacristan.runs.drawing.curve import downsample
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.names import TIMES, full_name
 from sacristan.runs.query.times import time_of
-from sacristan.runs.stores.prefetching import each_series, prefetch
 from sacristan.runs.stores.rows import read_rows
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, each_series, prefetch
 
 if TYPE_CHECKING:
     import pandas

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,19 @@ if TYPE_CHECKING:
 
     from sacristan.observers.record.points.points import Series
 
-__all__ = ["COLOUR", "COPYING", "HELD", "REMOVING", "STEPS", "Run", "curves_in", "notes_in"]
+__all__ = [
+    "COLOUR",
+    "COPYING",
+    "HELD",
+    "REMOVING",
+    "STEPS",
+    "Run",
+    "curves_in",
+    "each_series",
+    "notes_in",
+    "points_versions",
+    "prefetch",
+]
 
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
@@ -431,3 +444,22 @@ class Run(RunRecord):
     def children(self) -> list[Run]:
         """Return the runs that were started from it."""
         return self.store.find([("parent", "==", self.uid)]) if self.uid else []
+
+
+def prefetch(runs: Iterable[Run], names: Sequence[str]) -> None:
+    """Fetch fields of runs, so that each run need not ask its store."""
+    for store, of_store in itertools.groupby(runs, lambda run: run.store):
+        store.prefetch(list(of_store), names)
+
+
+def each_series(runs: Iterable[Run], metric: str) -> Iterator[tuple[Run, Series]]:
+    """Yield each run with the points of a metric, one at a time to save memory; every run must have the metric."""
+    for store, of_store in itertools.groupby(runs, lambda run: run.store):
+        for run, series in store.each_series(list(of_store), metric):
+            yield run, run.metric(metric) if series is None else series
+
+
+def points_versions(runs: Iterable[Run], metric: str) -> list[Hashable | None]:
+    """Return for each run a value that changes with the points of a metric; see `Store.points_versions`."""
+    grouped = itertools.groupby(runs, lambda run: run.store)
+    return [version for store, of_store in grouped for version in store.points_versions(list(of_store), metric)]

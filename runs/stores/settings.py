@@ -12,8 +12,7 @@ from typing import Any
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in, shallowest
 from sacristan.runs.query.names import SWEEP, full_name, short_name
-from sacristan.runs.stores.prefetching import prefetch
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.run import Run, prefetch
 
 __all__ = [
     "differing",
