@@ -27,7 +27,7 @@ from sacristan.runs.commands.terminal.text import (
 )
 from sacristan.runs.errors import RunsError, StoreError
 from sacristan.runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
-from sacristan.runs.stores.run_list import HANDFUL, census
+from sacristan.runs.stores.tables import HANDFUL, census
 
 if TYPE_CHECKING:
     from sacristan.runs.stores.changes import Discarded

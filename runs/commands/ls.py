@@ -195,7 +195,7 @@ def _note_broken(broken: dict[str, str]) -> None:
 
 def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> int:
     """Print the newest runs, newest last, and then a line for each new or changed run, forever."""
-    from sacristan.runs.stores.rows import read_rows
+    from sacristan.runs.stores.tables import read_rows
 
     conditions = conditions_in(arguments)
     rows, _ = read_rows(find_chosen(store, arguments, columns), columns)

@@ -297,7 +297,7 @@ def list_runs(
     a column is invalid.
     """
     from sacristan.runs.query.names import REFUSED
-    from sacristan.runs.stores.rows import read_rows
+    from sacristan.runs.stores.tables import read_rows
 
     is_hiding = not (filters or with_refused)
     also = [{REFUSED: {"$ne": True}}] if is_hiding else []

@@ -17,10 +17,9 @@ from sacristan.runs.stores.changes import Author, staging_folder
 from sacristan.runs.stores.contract import Backend, RunRow
 from sacristan.runs.stores.finding import NEWEST_FIRST, FieldNames, find_run, find_runs, require_searchable, watch_runs
 from sacristan.runs.stores.operations import Operations
-from sacristan.runs.stores.rows import DEFAULT_COLUMNS, WHOLE_COLUMNS
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.run_list import RunList
 from sacristan.runs.stores.small_documents import Messages, Reports, SavedViews
+from sacristan.runs.stores.tables import DEFAULT_COLUMNS, WHOLE_COLUMNS, RunList, curve_frame, run_frame
 
 if TYPE_CHECKING:
     import pandas
@@ -254,8 +253,6 @@ class Store(Operations, contextlib.AbstractContextManager["Store"]):
         Raises:
             FilterError: As `find` does.
         """
-        from sacristan.runs.stores.frames import run_frame
-
         return run_frame(self.find(filter, sort, limit, WHOLE_COLUMNS if columns is None else columns), columns)
 
     def curves(
@@ -282,8 +279,6 @@ class Store(Operations, contextlib.AbstractContextManager["Store"]):
             FilterError: As `find` does.
             StoreError: If no run has one of the metrics, or one cannot be read.
         """
-        from sacristan.runs.stores.frames import curve_frame
-
         names = [names] if isinstance(names, str) else list(names)
         return curve_frame([run.listed() for run in self.find(where, sort, limit)], names, num_points)
 

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import StoreAwayError, StoreError, needing_extra
 from sacristan.runs.query.texts import cell_text, strict
-from sacristan.runs.stores.rows import read_rows
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.tables import read_rows
 
 __all__ = [
     "METRIC_COLUMNS",

@@ -29,8 +29,8 @@ from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_
 from sacristan.runs.stores.contract import Backend, Documents
 from sacristan.runs.stores.opening import open_backend, open_store
 from sacristan.runs.stores.run import HELD, Run
-from sacristan.runs.stores.run_list import HANDFUL, census
 from sacristan.runs.stores.store import Store
+from sacristan.runs.stores.tables import HANDFUL, census
 from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.syncing import deliveries
 from sacristan.runs.work.claims import Claims, is_pending, run_claims
