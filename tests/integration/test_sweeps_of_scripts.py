@@ -107,7 +107,7 @@ metric: {name: loss, goal: minimize}
 parameters: {lr: {values: [0.1, 0.5]}, amp: {value: false}}
 command: ["${env}", python, "${program}", --epochs=3, "${args_no_hyphens}"]
 """)
-    done = swept("sweep.yaml", "--packages", "", "--", "--fast")
+    done = swept("sweep.yaml", "--id", "first", "--packages", "", "--", "--fast")
     assert done.returncode == 0, done.stderr
     assert swept("best").stdout.startswith("trial 0: loss 5"), "the only sweep needs no --id"
     words = sorted(config["args"] for _, config, _ in runs_in(tmp_path))
