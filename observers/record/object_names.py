@@ -43,9 +43,9 @@ def object_name(value: Any) -> str | None:
 
     None for any other value.
 
-    >>> import json
-    >>> object_name(json), object_name(json.JSONDecoder), object_name(json.JSONDecoder.decode)
-    ('json', 'json:JSONDecoder', 'json:JSONDecoder.decode')
+    >>> import pathlib
+    >>> object_name(pathlib), object_name(pathlib.Path), object_name(pathlib.Path.open)
+    ('pathlib', 'pathlib:Path', 'pathlib:Path.open')
     >>> object_name(lambda x: 2 * x)
     'lambda x: 2 * x'
     """

@@ -305,7 +305,7 @@ class ExperimentLoader(contextlib.AbstractContextManager["ExperimentLoader"]):
             experiment = loader.find_latest()
             print(experiment.config.optimizer.lr, experiment.metrics["train/loss"].min())
             table = loader.find_by_config_key("optimizer.name", "Adam").project(
-                on=["config.optimizer.lr", "result", {"metrics.val/loss": min}]
+                on=["config.optimizer.lr", "result", {"metrics.val/loss": min}], on_missing="ignore"
             )
             print(table)
     """

@@ -56,8 +56,8 @@ class Mongod:
         ServerError: At the start, if there is no server program, or the server does not start.
 
     Example:
-        with Mongod("mongo_data") as server:
-            store = open_store(f"{server.url}/lab")
+        with Mongod("mongo_data") as server, open_store(f"{server.url}/lab") as store:
+            print(store.where)
     """
 
     def __init__(self, folder: str | Path, port: int = 0, options: Sequence[str] = ()) -> None:
