@@ -30,6 +30,7 @@ from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
 from sacristan.experiments.running import pseudo_terminals
 from sacristan.observers.record.append_file import pread
+from sacristan.observers.record.copies import draw_on
 from sacristan.observers.record.files import Descriptor
 
 __all__ = [
@@ -440,10 +441,11 @@ _terminal: TextIO | None = None
 
 
 def remember_terminal() -> None:
-    """Keep a copy of stderr if it is a terminal; further calls change nothing."""
+    """Keep a copy of stderr if it is a terminal, for the progress of copies, too; further calls change nothing."""
     global _terminal
     if _terminal is None and getattr(sys.stderr, "isatty", bool)():
         _terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w")
+        draw_on(_terminal)
 
 
 def terminal() -> TextIO | None:

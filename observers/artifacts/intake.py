@@ -1,4 +1,11 @@
-"""Reading files into the store of artifacts: each content once, as a stream, whole or not at all."""
+"""Reading files into the store of artifacts: each content once, as a stream, whole or not at all.
+
+    incoming/<folder>/taken-<token>         a content that is not complete, or not published
+    incoming/<folder>/part-<key>.<token>    one of a large file; the next attempt takes it over if the process is dead
+
+The key is made from the length and the beginning of the content, so that files may be renamed or linked in between. A
+part is compared with the file (see `sacristan.observers.record.copies`).
+"""
 
 from __future__ import annotations
 
@@ -15,31 +22,41 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
-from sacristan.observers.artifacts.version import CHUNK_BYTES, ArtifactFile, content_path
+from sacristan.observers.artifacts.version import ArtifactFile, content_path
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.copies import (
+    RESUMED_BYTES,
+    ChangedWhileReadError,
+    CopyProgress,
+    copy_stream,
+    read,
+)
 from sacristan.observers.record.files import sync_file, sync_folder
 from sacristan.observers.record.locking import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
-from sacristan.observers.record.stored_files import clone, make_shared, share, write_sparsely
+from sacristan.observers.record.stored_files import make_shared, share
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 
-# A later process removes the incomplete files of a killed one after this long without a change: if there are locks, and
-# if there are none.
-_UNLOCKED_S, _ABANDONED_S = 60.0, 24 * 3600.0
+# A later process removes the incomplete files of a killed one after this long without a change; parts of large files,
+# and all files if there are no locks, after a day.
+_UNLOCKED_S, ABANDONED_S = 60.0, 24 * 3600.0
+_PART = "part-"
+_KEY_BYTES = 2**20
 
 _Stamp = tuple[int, int, int, int]
 
 
 class Incoming:
-    """A folder of the store for incomplete files; readers do not see it, and a failure empties it."""
+    """A folder of the store for incomplete files, which readers do not see; a failure leaves parts of large ones."""
 
     def __init__(self, root: Path) -> None:
         self.contents = root / "contents"
         self._home = root / "incoming"
         self.folder = self._home
         self._lock: RecordLock | None = None
-        self._taken: set[str] = set()
+        # New contents by their SHA-256.
+        self._taken: dict[str, Path] = {}
 
     def __enter__(self) -> Incoming:
         make_shared(self._home, self._home.parent.parent)
@@ -50,7 +67,13 @@ class Incoming:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        parts = list(self.folder.glob(f"{_PART}*"))
+        if error is None or isinstance(error, ChangedWhileReadError) or not parts:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        else:
+            for path in self.folder.iterdir():
+                if path not in parts and path.name != LOCK:
+                    path.unlink(missing_ok=True)
         if self._lock is not None:
             self._lock.release()
 
@@ -64,41 +87,47 @@ class Incoming:
         except OSError:
             return False
 
-    def take(self, stream: BinaryIO, expected_bytes: int) -> tuple[str, int]:
+    def take(self, stream: BinaryIO, expected_bytes: int, progress: CopyProgress | None = None) -> tuple[str, int]:
         """Read a stream, keep its content if that is new, and return its SHA-256 and length.
 
         A stream longer than `expected_bytes` is not read to its end, because a growing file may have none.
         """
         path = self.folder / f"taken-{secrets.token_hex(8)}"
-        sha256, num_bytes = hashlib.sha256(), 0
-        with path.open("x+b") as copy:
-            is_clone = clone(stream, copy)
-            source = copy if is_clone else stream
-            while num_bytes <= expected_bytes and (chunk := _read(source)):
-                sha256.update(chunk)
-                num_bytes += len(chunk)
-                if not is_clone:
-                    write_sparsely(copy, chunk)
-            if not is_clone:
-                copy.truncate()
+        if expected_bytes >= RESUMED_BYTES:
+            path = self._part(stream, expected_bytes)
+        sha256 = hashlib.sha256()
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as copy:
+            num_bytes = copy_stream(stream, copy, expected_bytes, progress, sha256)
         digest = sha256.hexdigest()
-        if self.holds(digest, num_bytes):
+        if digest in self._taken or self.holds(digest, num_bytes):
             path.unlink()
         else:
-            path.replace(self.folder / digest)
-            self._taken.add(digest)
+            self._taken[digest] = path
         return digest, num_bytes
+
+    def _part(self, stream: BinaryIO, num_bytes: int) -> Path:
+        """Return the path for a large content, with the part that a dead process has left, if there is one."""
+        beginning = hashlib.sha256(read(stream, _KEY_BYTES)).hexdigest()
+        stream.seek(0)
+        name = f"{_PART}{num_bytes}-{beginning[:32]}"
+        path = self.folder / f"{name}.{secrets.token_hex(4)}"
+        for left in self._home.glob(f"*/{name}.*"):
+            if left.parent != self.folder and is_locked(left.parent) is False:
+                with contextlib.suppress(OSError):  # another process was faster, or it is another user's
+                    left.rename(path)
+                    break
+        return path
 
     def flush(self) -> None:
         """Wait until all new contents are on the disk."""
-        for digest in self._taken:
-            with (self.folder / digest).open("rb") as stream:
+        for path in self._taken.values():
+            with path.open("rb") as stream:
                 sync_file(stream.fileno())
 
     def publish(self) -> None:
         """Move all new contents to where readers find them, read-only."""
-        for digest in sorted(self._taken):
-            path, target = self.folder / digest, content_path(self.contents, digest)
+        for digest, path in sorted(self._taken.items()):
+            target = content_path(self.contents, digest)
             make_shared(target.parent, self._home.parent)
             make_read_only(path)
             path.replace(target)
@@ -107,15 +136,16 @@ class Incoming:
         self._taken.clear()
 
 
-def sweep_incoming(root: Path) -> list[int]:
-    """Remove incomplete files of killed processes, and return their lengths."""
+def sweep_incoming(root: Path, parts_s: float = ABANDONED_S) -> list[int]:
+    """Remove incomplete files of killed processes, and return their lengths; parts of large files after `parts_s`."""
     gone = []
     with contextlib.suppress(FileNotFoundError):
         for folder in (root / "incoming").iterdir():
             with contextlib.suppress(OSError):
                 files = {path: path.stat() for path in folder.iterdir() if path.name != LOCK}
                 is_held = is_locked(folder)
-                patience_s = _ABANDONED_S if is_held is None else _UNLOCKED_S
+                has_parts = any(path.name.startswith(_PART) for path in files)
+                patience_s = ABANDONED_S if is_held is None else parts_s if has_parts else _UNLOCKED_S
                 last_change = max(status.st_mtime for status in (folder.stat(), *files.values()))
                 if not is_held and last_change < time.time() - patience_s:
                     shutil.rmtree(folder, ignore_errors=True)
@@ -145,15 +175,16 @@ def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]
     if incoming.contents.resolve().is_relative_to(path.resolve()):
         raise ArtifactError(f"{path}: it holds the store of artifacts itself; log a folder that does not")
     files = []
-    for name in sorted(before):
-        try:
-            stream = (home / name).open("rb")
-        except OSError as error:
-            _refuse(home / name, error)
-        with stream:
-            if _stamp(os.fstat(stream.fileno())) != before[name]:
-                _refuse_change(home / name)
-            files.append(_take(name, stream, incoming, before[name][2], likely))
+    with CopyProgress(path.name, sum(size for _, _, size, _ in before.values())) as progress:
+        for name in sorted(before):
+            try:
+                stream = (home / name).open("rb")
+            except OSError as error:
+                _refuse(home / name, error)
+            with stream:
+                if _stamp(os.fstat(stream.fileno())) != before[name]:
+                    _refuse_change(home / name)
+                files.append(_take(name, stream, incoming, before[name][2], likely, progress))
     after = _listing(path)
     for name in sorted(before.keys() | after.keys()):
         if before.get(name) != after.get(name):
@@ -162,27 +193,27 @@ def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]
 
 
 def _take(
-    name: str, stream: BinaryIO, incoming: Incoming, num_bytes: int, likely: Collection[tuple[str, int]]
+    name: str,
+    stream: BinaryIO,
+    incoming: Incoming,
+    num_bytes: int,
+    likely: Collection[tuple[str, int]],
+    progress: CopyProgress,
 ) -> ArtifactFile:
     if (name, num_bytes) in likely:
         sha256, num_read = hashlib.sha256(), 0
-        while num_read <= num_bytes and (chunk := _read(stream)):
+        while num_read <= num_bytes and (chunk := read(stream)):
             sha256.update(chunk)
             num_read += len(chunk)
+            progress.advance(len(chunk))
         if incoming.holds(sha256.hexdigest(), num_bytes):
             return ArtifactFile(name, sha256.hexdigest(), num_bytes)
+        progress.advance(-num_read)
         stream.seek(0)
-    digest, num_read = incoming.take(stream, num_bytes)
+    digest, num_read = incoming.take(stream, num_bytes, progress)
     if num_read != num_bytes:
         _refuse_change(Path(stream.name))
     return ArtifactFile(name, digest, num_bytes)
-
-
-def _read(stream: BinaryIO) -> bytes:
-    try:
-        return stream.read(CHUNK_BYTES)
-    except OSError as error:
-        _refuse(Path(getattr(stream, "name", "the content")), error)
 
 
 def _stamp(found: os.stat_result) -> _Stamp:
@@ -251,4 +282,4 @@ def _refuse(path: Path, error: Exception) -> NoReturn:
 
 
 def _refuse_change(path: Path) -> NoReturn:
-    raise ArtifactError(f"{path}: it changed while it was read; log it when nobody writes to it any more")
+    raise ChangedWhileReadError(f"{path}: it changed while it was read; log it when nobody writes to it any more")

@@ -43,6 +43,7 @@ from sacristan.observers.errors import (
     ArtifactMovedError,
     ArtifactNotFoundError,
 )
+from sacristan.observers.record.copies import CopyProgress
 from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed
@@ -206,11 +207,15 @@ class ArtifactStore:
         Raises:
             ArtifactError: If a content of it is damaged, or this store cannot be written.
         """
-        with self._writing(str(version), "make room or check its permissions"), Incoming(self.root) as incoming:
+        with (
+            self._writing(str(version), "make room or check its permissions"),
+            Incoming(self.root) as incoming,
+            CopyProgress(str(version), version.bytes) as progress,
+        ):
             for file in {file.sha256: file for file in version.files}.values():
                 if not incoming.holds(file.sha256, file.bytes):
                     with version.stored(file) as stream:
-                        if incoming.take(stream, file.bytes)[0] != file.sha256:
+                        if incoming.take(stream, file.bytes, progress)[0] != file.sha256:
                             raise ArtifactDamagedError(f"{version}: the content of {file.path} is not what was logged")
             return self._publish(incoming, dataclasses.replace(version, contents=self.contents))
 

@@ -16,8 +16,8 @@ from typing import Any, NoReturn
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record.copies import CopyProgress, copy_stream
 from sacristan.observers.record.files import open_regular, replacing
-from sacristan.observers.record.stored_files import clone, write_sparsely
 
 __all__ = [
     "AliasMover",
@@ -33,7 +33,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 FORMAT = "sacristan-artifact-1"
-CHUNK_BYTES = 2**20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _REFERENCE = re.compile(
@@ -216,14 +215,9 @@ class ArtifactVersion:
                 return target
             target.parent.mkdir(parents=True, exist_ok=True)
             with self.stored(file) as source, replacing(target, durable=False) as stream:
-                is_clone = clone(source, stream)
                 sha256 = hashlib.sha256()
-                while chunk := source.read(CHUNK_BYTES):
-                    sha256.update(chunk)
-                    if not is_clone:
-                        write_sparsely(stream, chunk)
-                if not is_clone:
-                    stream.truncate()
+                with CopyProgress(target.name, file.bytes) as progress:
+                    copy_stream(source, stream, file.bytes, progress, sha256)
                 if sha256.hexdigest() != file.sha256:
                     self._refuse_content(file)
         except (OSError, RuntimeError) as error:  # RuntimeError: a link to itself

@@ -45,6 +45,7 @@ from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.documents import Packer, files_in, object_id
 from sacristan.observers.mongo.layout import Collections, Document, make_artifact_indexes
+from sacristan.observers.record.copies import CopyProgress
 from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.stored_files import md5_in
@@ -487,10 +488,10 @@ def _find(collections: Collections, wanted: Reference) -> Document | None:
 
 
 def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:
-    with Incoming(root) as incoming:
+    with Incoming(root) as incoming, CopyProgress(str(version), version.bytes) as progress:
         for file in {file.sha256: file for file in version.files}.values():
             if not incoming.holds(file.sha256, file.bytes):
-                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes)
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes, progress)
                 if sha256 != file.sha256:
                     raise ValueError(f"the content of {file.path} is not what was logged")
         incoming.publish()

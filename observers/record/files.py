@@ -158,9 +158,9 @@ def replacing(path: Path, *, durable: bool = True, check: Callable[[Path], Any] 
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     # Umask and folder determine mode and group, as for any new file.
-    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
+    handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with os.fdopen(handle, "w+b") as stream:
             yield stream
             stream.flush()
             if durable:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.append_file import AppendFile
+from sacristan.observers.record.copies import PART
 from sacristan.observers.record.files import lasting_path, replacing, sync_files
 from sacristan.observers.record.media_files import MediaFiles
 from sacristan.observers.record.points.point_files import PointFiles
@@ -157,8 +158,9 @@ class Journal:
 
     def clear(self) -> None:
         """Remove the partial files of a killed process; no other process may write here."""
-        # Tags and notes are written by other processes, at any time.
-        partial = set(self.folder.glob(".*.tmp")) - set(self.folder.glob(f".{NOTES}.*.tmp"))
+        # Other processes write tags and notes, at any time; the copy of a large artifact goes on from its part.
+        kept = (*self.folder.glob(f".{NOTES}.*.tmp"), *self.folder.glob(f".*{PART}"))
+        partial = set(self.folder.glob(".*.tmp")) - set(kept)
         for path in (*partial, *(self.folder / MEDIA_FOLDER).glob(".*.tmp")):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -8,48 +8,14 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from sacristan.observers.errors import ArtifactError
-from sacristan.observers.record.files import make_folder, open_regular, replacing, sync_folder
+from sacristan.observers.record.copies import chunks, copy_open_file, open_file, stamp
+from sacristan.observers.record.files import make_folder, open_regular, sync_folder
 
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
-
-__all__ = [
-    "clone",
-    "copy_file",
-    "is_as_named",
-    "keep",
-    "make_shared",
-    "md5_in",
-    "open_file",
-    "path_below",
-    "share",
-    "write_sparsely",
-]
+__all__ = ["is_as_named", "keep", "make_shared", "md5_in", "path_below", "share"]
 
 _log = logging.getLogger(__name__)
-
-_CHUNK_BYTES = 2**20
-# The request of Linux's ioctl that shares the blocks of a file.
-_FICLONE = 0x40049409
-# This many zeros become a hole in a copy.
-_HOLE = bytes(2**16)
-
-
-def open_file(path: Path) -> BinaryIO:
-    """Open a file for reading; raise ArtifactError for anything else, such as a FIFO, which would block."""
-    try:
-        return open_regular(path)
-    except IsADirectoryError as error:
-        raise ArtifactError(f"{path}: it is a folder; log its files, or all of it with log_artifact") from error
-    except (OSError, ValueError) as error:
-        raise ArtifactError(f"{path}: it cannot be read ({getattr(error, 'strerror', None) or error})") from error
 
 
 def keep(path: Path, store: Path, base: str | Path) -> str:
@@ -59,8 +25,8 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
     """
     digest = _md5()
     with open_file(path) as stream:
-        before = _stamp(stream)
-        for chunk in _chunks(stream):
+        before = stamp(stream)
+        for chunk in chunks(stream):
             digest.update(chunk)
         target = store / f"{path.stem}_{digest.hexdigest()}{path.suffix}"
         if is_as_named(target):
@@ -71,7 +37,7 @@ def keep(path: Path, store: Path, base: str | Path) -> str:
                 _log.debug("%s: its time cannot be set; it belongs to another user", target)
         else:
             make_shared(store, store.parent)
-            _copy(stream, before, path, target)
+            copy_open_file(stream, before, path, target)
             share(target)
     below = os.path.join(base, "")  # noqa: PTH118
     name = str(target)
@@ -131,68 +97,3 @@ def path_below(base: Path, path: Path) -> str | None:
     open_file(path).close()
     path, base = path.resolve(), base.resolve()
     return path.relative_to(base).as_posix() if path.is_relative_to(base) else None
-
-
-def copy_file(path: Path, target: Path) -> None:
-    """Copy a file, so that the copy is whole or missing; holes stay holes.
-
-    Raises ArtifactError if `path` cannot be read or changes meanwhile, and OSError if `target` cannot be written.
-    """
-    with open_file(path) as source:
-        _copy(source, _stamp(source), path, target)
-
-
-def _stamp(stream: BinaryIO) -> tuple[int, int]:
-    status = os.fstat(stream.fileno())
-    return status.st_size, status.st_mtime_ns
-
-
-def _copy(source: BinaryIO, before: tuple[int, int], path: Path, target: Path) -> None:
-    """Copy an open file, which must not have changed since `before`."""
-    source.seek(0)
-    with replacing(target, durable=False) as stream:
-        copy_stream(source, stream)
-        if _stamp(source) != before:
-            raise ArtifactError(f"{path}: it changed while it was read; add it when nobody writes to it any more")
-
-
-def clone(source: BinaryIO, target: BinaryIO) -> bool:
-    """Let a new file share all blocks of an open one, where the file system can (FICLONE); return whether it does.
-
-    A change of either later does not change the other.
-    """
-    try:
-        fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
-    except (OSError, AttributeError):  # another file system, no file, or not Linux
-        return False
-    return True
-
-
-def copy_stream(source: BinaryIO, target: BinaryIO) -> None:
-    """Copy the rest of a file, as long as it is at the start; runs of zeros become holes.
-
-    The length of `target` is set at the end, so a hole at the end counts. Blocks are shared where that is possible.
-    """
-    if clone(source, target):
-        return
-    for chunk in _chunks(source):
-        write_sparsely(target, chunk)
-    target.truncate()
-
-
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    """Yield the rest of a file, as long as it is now, because a growing file may have no end."""
-    left = os.fstat(stream.fileno()).st_size - stream.tell()
-    while left > 0 and (chunk := stream.read(min(left, _CHUNK_BYTES))):
-        yield chunk
-        left -= len(chunk)
-
-
-def write_sparsely(stream: BinaryIO, data: bytes) -> None:
-    """Append bytes to a new file, with holes for zeros; call `stream.truncate()` at the end."""
-    for start in range(0, len(data), len(_HOLE)):
-        part = data[start : start + len(_HOLE)]
-        if part == _HOLE:
-            stream.seek(len(part), os.SEEK_CUR)
-        else:
-            stream.write(part)

@@ -119,12 +119,12 @@ def test_artifact_on_a_file_system_that_stalls_holds_up_no_beat(tmp_path, made, 
         assert go_on.wait(20)
         return copy(*arguments)
 
-    from sacristan.observers.record import stored_files
+    from sacristan.observers.record import copies
 
-    copy = stored_files.copy_stream
+    copy = copies.copy_stream
 
     def main(_run):
-        monkeypatch.setattr(stored_files, "copy_stream", stall)
+        monkeypatch.setattr(copies, "copy_stream", stall)
         adding = threading.Thread(target=_run.add_artifact, args=[made])
         adding.start()
         assert stalled.wait(20)

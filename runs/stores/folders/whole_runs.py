@@ -136,7 +136,7 @@ def sweep_unfinished(store: Path, removed: Removed, oldest: float, named: Collec
     runs. Files whose names are in `named`, the last parts of all recorded names, stay as well: an artifact may have any
     name.
     """
-    sizes = sweep_incoming(store / ARTIFACTS)
+    sizes = sweep_incoming(store / ARTIFACTS, time.time() - oldest)
     for folder in run_folders(store):
         lease = read_lease(folder)
         is_living = is_locked(folder) or (lease is not None and is_alive(lease))

@@ -232,6 +232,39 @@ class Remover:
         for note in () if removed.unreadable else notes:
             if not young & set(note["may_go"]):
                 self.removed.delete_one({"_id": note["_id"]})
+        self._reclaim_pieces(removed, grace_s)
+
+    def _reclaim_pieces(self, removed: Removed, grace_s: float) -> None:
+        """Delete the pieces of uploads that were cut short, if their number has not changed for `grace_s` seconds.
+
+        Pieces have no time, so the first call notes their number.
+        """
+        if not any(index["key"][0][0] == "files_id" for index in self.pieces.index_information().values()):
+            return  # it would read all files
+        listed = {file["_id"] for file in self.files.find({}, {"_id": 1})}
+        ids = [row["_id"] for row in self.pieces.aggregate([{"$group": {"_id": "$files_id"}}])]
+        cut_short, now = [key for key in ids if key not in listed and self._is_own_piece(key)], datetime.now(UTC)
+        self.removed.delete_many({"pieces_of": {"$exists": True, "$nin": cut_short}})
+        for key in cut_short:
+            size = {"$group": {"_id": None, "pieces": {"$sum": 1}, "bytes": {"$sum": {"$binarySize": "$data"}}}}
+            [found] = [*self.pieces.aggregate([{"$match": {"files_id": key}}, size])] or [{"pieces": 0, "bytes": 0}]
+            note = self.removed.find_one({"pieces_of": key, "pieces": found["pieces"]})
+            if note is None:
+                change = {"$set": {"pieces": found["pieces"], "at": now}}
+                self.removed.update_one({"pieces_of": key}, change, upsert=True)
+                removed.num_young += 1
+            elif note["at"].replace(tzinfo=UTC) <= now - timedelta(seconds=grace_s):
+                self.pieces.delete_many({"files_id": key})
+                self.removed.delete_one({"_id": note["_id"]})
+                removed.num_contents += 1
+                removed.num_bytes += found["bytes"]
+            else:
+                removed.num_young += 1
+
+    def _is_own_piece(self, key: Any) -> bool:
+        """Tell whether the pieces of a file are of an observer of the lab; others may belong to other programs."""
+        piece = self.pieces.find_one({"files_id": key}, {"n": 1})
+        return piece is not None and piece["_id"] == object_id(str(key), piece["n"])
 
     def _reclaim(self, candidates: dict[Any, dict[str, Any]], removed: Removed, grace_s: float) -> set[Any]:
         """Delete the candidates that no document names; return the ids of those that are too young to delete."""

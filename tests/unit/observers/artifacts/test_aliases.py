@@ -19,7 +19,7 @@ from sacristan.observers import (
 )
 from sacristan.observers.artifacts.aliases import AliasMoves, Move
 from sacristan.observers.artifacts.version import content_path
-from sacristan.observers.record.stored_files import clone
+from sacristan.observers.record.copies import clone
 from tests.folders import write_files
 
 UNTIL_KILLED_OR_MOVED = """
