@@ -32,7 +32,7 @@ sys.path.insert(0, str(LAB))
 
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.sweeps.agents.agent import Agent
+from sacristan.runs.sweeps.agents.agent_process import Agent
 from sacristan.runs.sweeps.agents.engines import Engine
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition

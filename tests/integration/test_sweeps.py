@@ -22,7 +22,7 @@ from sacristan.__main__ import main
 from sacristan.configs import Map
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs import StoreError, SweepError, open_store
-from sacristan.runs.sweeps.agents.agent import Agent
+from sacristan.runs.sweeps.agents.agent_process import Agent
 from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
