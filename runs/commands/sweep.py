@@ -187,8 +187,7 @@ def _spec(arguments: argparse.Namespace) -> Spec:
 
 
 def _definition(arguments: argparse.Namespace, spec: Spec) -> Definition:
-    from sacristan.runs.sweeps.spec.definition import Definition
-    from sacristan.runs.sweeps.spec.script_words import with_macro
+    from sacristan.runs.sweeps.spec.definition import Definition, with_macro
 
     path = _script(arguments, spec.program)
     words = tuple(with_macro(arguments.rest[1:], spec.document))
