@@ -18,8 +18,7 @@ from sacristan.runs import ServerError, StoreError, copy, open_store, sync
 from sacristan.runs.stores.mongo.database import errors_of
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.study import outages
-from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.outages import PatientDocuments
+from sacristan.runs.sweeps.study.home import PatientDocuments, Place
 from tests.replica_sets import ReplicaSet, until
 
 NUM_POINTS = 500

@@ -17,7 +17,7 @@ from tests.processes import Process
 SCRIPT = """
 import contextlib, logging, pathlib, sys
 logging.basicConfig(format="%(message)s")
-from sacristan.runs.sweeps.study.outages import _log
+from sacristan.runs.sweeps.study.home import _log
 from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views.status import Watcher
 from sacristan.runs.sweeps.agents.engines import display

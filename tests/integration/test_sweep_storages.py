@@ -17,9 +17,8 @@ from sacristan.observers.mongo.destination import Destination
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study.home import Place
+from sacristan.runs.sweeps.study.home import PatientDocuments, Place
 from sacristan.runs.sweeps.study.optuna_extensions import file_storage
-from sacristan.runs.sweeps.study.outages import PatientDocuments
 from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.sweeps.study.study_storage import StudyStorage
 

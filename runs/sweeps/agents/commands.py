@@ -19,8 +19,7 @@ from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
-from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.own_storage import check_storage
+from sacristan.runs.sweeps.study.home import Place, check_storage
 from sacristan.runs.sweeps.study.points import representative
 from sacristan.runs.sweeps.study.samplers import check_extra
 from sacristan.runs.sweeps.views.status import (

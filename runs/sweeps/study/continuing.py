@@ -16,8 +16,7 @@ from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.distributions import Constant
 from sacristan.runs.sweeps.spec.fields import shown
 from sacristan.runs.sweeps.spec.spec import Spec, read_spec, spec_of
-from sacristan.runs.sweeps.study.home import Home
-from sacristan.runs.sweeps.study.own_storage import has_study
+from sacristan.runs.sweeps.study.home import Home, has_study
 from sacristan.runs.sweeps.study.study import Study
 
 __all__ = ["join", "retry_failed", "take_up"]

@@ -1,24 +1,34 @@
 """`Home`: a sweep for all of its agents, as documents of a store: its definition, leases, and claims on its points.
 
-The study lies in the store as well, a document for each trial; of a folder, in `sweeps/ID/study.journal`, which is
-Optuna's. `sacristan.runs.stores.contract` describes the documents.
+The store may be away for a while, so a sweep outlives a server's restart. The study lies in the store as well, a
+document for each trial; of a folder, in `sweeps/ID/study.journal`, which is Optuna's; or in an Optuna storage that the
+sweep names. `sacristan.runs.stores.contract` describes the documents.
+
+A reader never writes. A record may come from anybody, and so may the name of a storage in it. So a reader opens only a
+file that lies among the runs, beside them or below the folder that it was started in, and never connects to another
+machine.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 from sacristan.observers.mongo.destination import Destination
 from sacristan.observers.record.identity import is_alive, lease
-from sacristan.runs.errors import SweepError
+from sacristan.runs.errors import RunsError, StoreAwayError, SweepError, needing_extra
+from sacristan.runs.stores.contract import Backend, Change, Documents
 from sacristan.runs.stores.folders.documents import FolderDocuments
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.study.outages import PatientDocuments
 from sacristan.runs.transfer.syncing import deliveries
 from sacristan.runs.work.claims import Claim, Claims, last_claims, point_claims
 
@@ -27,7 +37,181 @@ if TYPE_CHECKING:
 
     from sacristan.runs.sweeps.study.study_storage import StudyStorage
 
-__all__ = ["BEAT_S", "Home", "Place"]
+__all__ = ["BEAT_S", "Home", "PatientDocuments", "Place", "check_storage", "has_study", "own_storage", "shared_storage"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_RETRY_S = 0.5
+_FIRST_ANSWER_S = 60.0
+_SLOW = ("timed out", "No servers found yet")
+
+
+class PatientDocuments(Documents):
+    """Documents of a store that is opened at the first question, and asked again while it is away.
+
+    A store that has never answered is not waited for: its address is wrong, or its server was not started. It has some
+    seconds only if it accepts connections, or seems to, as a server does that hundreds of agents ask at once.
+    """
+
+    def __init__(self, open: Callable[[], Backend]) -> None:
+        self._open = open
+        self._backend: Backend | None = None
+        self._has_answered = False
+        self._is_hurried = False
+        self._over: float | None = None
+
+    @property
+    def where(self) -> str:
+        """The store's URL without credentials."""
+        return self.ask(lambda _: self._opened().where)
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._backend is not None:
+            self._backend.close()
+
+    def read(
+        self,
+        kind: str,
+        owner: Any = "",
+        names: Collection[str] | None = None,
+        *,
+        after: str | None = None,
+        where: Mapping[str, Collection[Any]] | None = None,
+        entries: Collection[str] | None = None,
+    ) -> dict[str, Any]:
+        return self.ask(lambda own: own.read(kind, owner, names, after=after, where=where, entries=entries))
+
+    def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
+        return self.ask(lambda own: own.change(kind, name, change, owner))
+
+    def count(self, kind: str, name: str, start: int, limit: float) -> int | None:
+        return self.ask(lambda own: own.count(kind, name, start, limit))
+
+    def ask(self, question: Callable[[Documents], _T]) -> _T:
+        """Ask the store, again while it is away; StoreError means that it refuses, or has never answered.
+
+        `question` may be called again after an answer was lost, so it must allow for that.
+        """
+        is_away = False
+        patience = time.monotonic() + _FIRST_ANSWER_S
+        while True:
+            try:
+                answer = question(self._opened().documents)
+            except StoreAwayError as error:
+                may_be_slow = any(sign in str(error.__cause__) for sign in _SLOW) and time.monotonic() < patience
+                if self._is_hurried or not (self._has_answered or may_be_slow):
+                    raise
+                if not is_away:
+                    _log.warning("%s; waiting for it", error)
+                is_away = True
+                time.sleep(_RETRY_S)
+            else:
+                self._has_answered = True
+                if is_away:
+                    self._over = time.monotonic()
+                    _log.warning("%s is back", self._opened().where)
+                return answer
+
+    def _opened(self) -> Backend:
+        if self._backend is None:
+            self._backend = self._open()
+            self._has_answered = True
+        return self._backend
+
+    def hurry(self) -> None:
+        """Stop waiting, because this process is about to end."""
+        self._is_hurried = True
+
+    def let_others_beat(self, seconds: float) -> None:
+        """Wait until others had some seconds since the last outage to renew their leases, which are judged next."""
+        if self._over is not None and not self._is_hurried:
+            time.sleep(max(self._over + seconds - time.monotonic(), 0))
+            self._over = None
+
+
+def shared_storage(url: str) -> BaseStorage:
+    """Return the storage of a URL as agents open it; connections to a SQLite file are closed after each use."""
+    from optuna.exceptions import OptunaError
+    from optuna.storages import RDBStorage
+    from sqlalchemy.exc import SQLAlchemyError
+    from sqlalchemy.pool import NullPool
+
+    is_file = url.startswith("sqlite") and not url.endswith((":memory:", "://"))
+    try:
+        return RDBStorage(url, {"poolclass": NullPool} if is_file else None)
+    except (OptunaError, SQLAlchemyError, ImportError, ValueError, RuntimeError) as error:
+        cause = error.__cause__ or error
+        why = str(getattr(cause, "orig", None) or cause).strip().partition("\n")[0]
+        raise SweepError(
+            f"sweep.storage: got {url!r}, which cannot be opened ({why}); expected the URL of an Optuna storage, such "
+            "as sqlite:///study.db"
+        ) from error
+
+
+def check_storage(definition: Definition) -> None:
+    """Reject a `storage` that cannot be opened; a definition without one keeps its study beside the runs."""
+    if definition.storage:
+        shared_storage(definition.storage)
+
+
+def has_study(definition: Definition) -> bool:
+    """Tell whether the storage that a sweep names has its study, such as one copied from another storage."""
+    import optuna
+
+    return definition.id in optuna.get_all_study_names(shared_storage(definition.storage))
+
+
+@contextlib.contextmanager
+def own_storage(definition: Definition, folders: Sequence[Path]) -> Iterator[BaseStorage]:
+    """Open the storage of a sweep's own, a SQLite file in one of the `folders`, or below."""
+    path = _path(definition, folders)
+    with needing_extra("sweeps", "a sweep"):
+        from optuna.exceptions import StorageInternalError
+        from optuna.storages import RDBStorage
+        from sqlalchemy.exc import SQLAlchemyError
+        from sqlalchemy.pool import NullPool
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, check_same_thread=False)
+
+    try:
+        # No connection is left open, not even by what fails.
+        yield RDBStorage("sqlite://", {"creator": connect, "poolclass": NullPool}, skip_table_creation=True)
+    except RunsError:
+        raise
+    except (StorageInternalError, SQLAlchemyError, RuntimeError) as error:  # RuntimeError of tables of another version
+        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
+        why = getattr(cause, "orig", cause)
+        raise SweepError(f"sweep {definition.id}: {path} cannot be read as an Optuna storage ({why})") from error
+
+
+def _path(definition: Definition, folders: Sequence[Path]) -> Path:
+    """Return the file that a URL of SQLite names, from the folder that the sweep was started in."""
+    kind, _, rest = definition.storage.partition("://")
+    if kind.partition("+")[0] != "sqlite":
+        raise SweepError(
+            f"sweep {definition.id}: its study is on a server ({kind[:20]}), and a record alone makes nobody connect "
+            f"to one; draw it with: {_drawing(definition)}"
+        )
+    name = rest.removeprefix("/").partition("?")[0]
+    if not name or name == ":memory:" or name.startswith("file:"):
+        raise SweepError(f"sweep {definition.id}: its study is in {definition.storage[:200]!r}, expected a SQLite file")
+    path = Path(definition.cwd, name).resolve()
+    if not any(path.is_relative_to(folder.resolve()) for folder in folders):
+        raise SweepError(
+            f"sweep {definition.id}: its study is in {path}, neither beside the runs nor below the folder that the "
+            f"board was started in; start the board in {path.parent}, or draw it with: {_drawing(definition)}"
+        )
+    if not path.is_file():
+        raise SweepError(f"sweep {definition.id}: its study is in {path}, which does not exist")
+    return path
+
+
+def _drawing(definition: Definition) -> str:
+    return f"{'' if definition.is_script else 'python exp.py '}{definition.action('plot')}"
+
 
 # Seconds between two signs of life of an agent.
 BEAT_S = 5.0

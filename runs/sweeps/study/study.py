@@ -19,8 +19,7 @@ from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.search import violations
 from sacristan.runs.sweeps.spec.spec import Spec, spec_of
-from sacristan.runs.sweeps.study.home import Home
-from sacristan.runs.sweeps.study.own_storage import shared_storage
+from sacristan.runs.sweeps.study.home import Home, shared_storage
 from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER, VERSION, suggest
 from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 

@@ -14,8 +14,7 @@ from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
-from sacristan.runs.sweeps.study.home import Home, Place
-from sacristan.runs.sweeps.study.own_storage import own_storage
+from sacristan.runs.sweeps.study.home import Home, Place, own_storage
 from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 from sacristan.runs.sweeps.views.status import Status, Watcher, status_lines
 from sacristan.runs.sweeps.views.study_view import make_study_view

@@ -14,7 +14,7 @@ from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.mongo.database import errors_of
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.study import outages
-from sacristan.runs.sweeps.study.outages import PatientDocuments
+from sacristan.runs.sweeps.study.home import PatientDocuments
 
 
 @pytest.mark.parametrize("limits", [{"connectTimeoutMS": 60}, {"connectTimeoutMS": 5_000}])
