@@ -17,7 +17,7 @@ from sacristan.observers.mongo.layout import committed, confirmed, lacks_majorit
 from sacristan.runs import ServerError, StoreError, copy, open_store, sync
 from sacristan.runs.stores.mongo.database import errors_of
 from sacristan.runs.stores.opening import open_backend
-from sacristan.runs.sweeps.study import outages
+from sacristan.runs.sweeps.study import home as homes
 from sacristan.runs.sweeps.study.home import PatientDocuments, Place
 from tests.replica_sets import ReplicaSet, until
 
@@ -108,7 +108,7 @@ def test_outage_of_a_majority_is_explained(error):
 
 
 def test_sweep_waits_for_a_majority(mongo_url, monkeypatch, caplog):
-    monkeypatch.setattr(outages, "_RETRY_S", 0.0)
+    monkeypatch.setattr(homes, "_RETRY_S", 0.0)
     answers = iter([WTimeoutError("late", 64), WTimeoutError("late", 64), None])
 
     def question(_):

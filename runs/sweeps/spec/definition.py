@@ -24,53 +24,7 @@ from typing import Any
 
 from sacristan.runs.errors import SweepError
 
-__all__ = ["USUAL_MACRO", "Definition", "lasting", "script_words", "setting_words", "with_macro"]
-
-USUAL_MACRO = "${args_no_boolean_flags}"
-
-
-def script_words(words: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
-    """Return words with their macros replaced by parameters, which are given by dotted name."""
-    return [each for word in words for each in (_MACROS[word](parameters) if word in _MACROS else [word])]
-
-
-def with_macro(words: Sequence[str], document: Mapping[str, Any]) -> list[str]:
-    """Return words that have a macro for the parameters: their own, that of a spec's `command`, or the usual one.
-
-    A spec with a `program`, and no macro in its `command`, is meant for wandb, whose usual one is ${args}.
-    """
-    if any(word in _MACROS for word in words):
-        return [*words]
-    macros = [word for word in document.get("command", ()) if word.startswith("${args")]
-    if unknown := [macro for macro in macros if macro not in _MACROS]:
-        raise SweepError(f"command: {unknown[0]} is not supported; expected one of: {', '.join(_MACROS)}")
-    return [*words, *(macros or ["${args}" if "program" in document else USUAL_MACRO])]
-
-
-def _assigned(parameters: Mapping[str, Any]) -> list[str]:
-    return [f"{name}={value}" for name, value in parameters.items()]
-
-
-def _options(parameters: Mapping[str, Any]) -> list[str]:
-    return [f"--{word}" for word in _assigned(parameters)]
-
-
-def _flags(parameters: Mapping[str, Any]) -> list[str]:
-    given = {name: value for name, value in parameters.items() if value is not False}
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
-
-
-def _json(parameters: Mapping[str, Any]) -> list[str]:
-    return [json.dumps(dict(parameters))]
-
-
-_MACROS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
-    "${args}": _options,
-    USUAL_MACRO: _flags,
-    "${args_no_hyphens}": _assigned,
-    "${args_json}": _json,
-}
-
+__all__ = ["Definition", "script_words", "setting_words", "with_macro"]
 
 # A sweep that was extended, or whose failed points run again, has the second one; that of a script, the third one.
 FORMATS = ("sacristan-sweep-1", "sacristan-sweep-2", "sacristan-sweep-3")
@@ -259,3 +213,49 @@ def _literal(value: Any) -> str:
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
     return repr(value)
+
+
+_USUAL_MACRO = "${args_no_boolean_flags}"
+
+
+def script_words(words: Sequence[str], parameters: Mapping[str, Any]) -> list[str]:
+    """Return words with their macros replaced by parameters, which are given by dotted name."""
+    return [each for word in words for each in (_MACROS[word](parameters) if word in _MACROS else [word])]
+
+
+def with_macro(words: Sequence[str], document: Mapping[str, Any]) -> list[str]:
+    """Return words that have a macro for the parameters: their own, that of a spec's `command`, or the usual one.
+
+    A spec with a `program`, and no macro in its `command`, is meant for wandb, whose usual one is ${args}.
+    """
+    if any(word in _MACROS for word in words):
+        return [*words]
+    macros = [word for word in document.get("command", ()) if word.startswith("${args")]
+    if unknown := [macro for macro in macros if macro not in _MACROS]:
+        raise SweepError(f"command: {unknown[0]} is not supported; expected one of: {', '.join(_MACROS)}")
+    return [*words, *(macros or ["${args}" if "program" in document else _USUAL_MACRO])]
+
+
+def _assigned(parameters: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={value}" for name, value in parameters.items()]
+
+
+def _options(parameters: Mapping[str, Any]) -> list[str]:
+    return [f"--{word}" for word in _assigned(parameters)]
+
+
+def _flags(parameters: Mapping[str, Any]) -> list[str]:
+    given = {name: value for name, value in parameters.items() if value is not False}
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
+
+
+def _json(parameters: Mapping[str, Any]) -> list[str]:
+    return [json.dumps(dict(parameters))]
+
+
+_MACROS: dict[str, Callable[[Mapping[str, Any]], list[str]]] = {
+    "${args}": _options,
+    _USUAL_MACRO: _flags,
+    "${args_no_hyphens}": _assigned,
+    "${args_json}": _json,
+}

@@ -13,7 +13,7 @@ from sacristan.runs import StoreAwayError
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.mongo.database import errors_of
 from sacristan.runs.stores.opening import open_backend
-from sacristan.runs.sweeps.study import outages
+from sacristan.runs.sweeps.study import home as homes
 from sacristan.runs.sweeps.study.home import PatientDocuments
 
 
@@ -21,7 +21,7 @@ from sacristan.runs.sweeps.study.home import PatientDocuments
 def test_a_server_too_busy_to_answer_its_first_question_is_asked_again(
     limits: dict[str, int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(outages, "_RETRY_S", 0.0)
+    monkeypatch.setattr(homes, "_RETRY_S", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as busy:  # accepts, and never answers
         address = {"host": "127.0.0.1", "port": busy.getsockname()[1], "serverSelectionTimeoutMS": 100, **limits}
         with pymongo.MongoClient(**address) as client:
