@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.nearest import word_suggestion
-from sacristan.runs.comparison.report_blocks import Block, end_of_block
-from sacristan.runs.comparison.report_parts import (
+from sacristan.runs.comparison.report_blocks import (
+    Block,
     RunTable,
     chart_table,
     chosen_runs,
     curve_panel,
+    end_of_block,
     run_table,
     scatter_of,
     value_of,
