@@ -29,10 +29,9 @@ from sacristan.runs.comparison.report_blocks import (
 )
 from sacristan.runs.comparison.reports import whole_page
 from sacristan.runs.drawing.curve import Panel
+from sacristan.runs.drawing.inline_html import chart, status_form
 from sacristan.runs.drawing.markup import Markup, element, harmless
-from sacristan.runs.drawing.notebook_html import status_form
 from sacristan.runs.drawing.output_file import writing
-from sacristan.runs.drawing.svg import chart
 from sacristan.runs.errors import ReportError, RunsError, StoreAwayError, naming_os_errors, needing_extra
 from sacristan.runs.query.names import TIMES, full_name
 from sacristan.runs.query.texts import duration_text, is_number, list_text, short_text, time_text

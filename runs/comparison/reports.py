@@ -19,10 +19,9 @@ from sacristan.configs.map import abbreviated
 from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult, compare
 from sacristan.runs.comparison.panels import View, make_panels
 from sacristan.runs.drawing.curve import Panel
+from sacristan.runs.drawing.inline_html import chart, status_form
 from sacristan.runs.drawing.markup import Markup, element, table
-from sacristan.runs.drawing.notebook_html import status_form
 from sacristan.runs.drawing.output_file import check_output, writing
-from sacristan.runs.drawing.svg import chart
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.flattening import dotted, mapping_of
 from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text

@@ -106,7 +106,7 @@ class Run(RunRecord):
 
     def _repr_html_(self) -> str:
         """Return the run as notebooks show it: head, curves, config and summary."""
-        from sacristan.runs.drawing.notebook_html import run_form
+        from sacristan.runs.drawing.inline_html import run_form
 
         return run_form(self)
 

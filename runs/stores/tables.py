@@ -98,7 +98,7 @@ class RunList(list[Run]):
 
     def as_html(self, title: str = "") -> str:
         """Return a table of the first runs as self-contained HTML, below a title."""
-        from sacristan.runs.drawing.notebook_html import runs_form  # imports numpy, which lists of runs do without
+        from sacristan.runs.drawing.inline_html import runs_form  # imports numpy, which lists of runs do without
 
         listed = [run.listed() for run in self]
         return runs_form(listed, telling_settings(listed[:_MAX_READ]), title)

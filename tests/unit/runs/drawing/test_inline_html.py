@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sacristan.runs.drawing.curve import Curve, time_ticks
-from sacristan.runs.drawing.svg import chart, sparkline
+from sacristan.runs.drawing.inline_html import chart, sparkline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
