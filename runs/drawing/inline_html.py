@@ -86,7 +86,7 @@ def chart(
     else:
         parts += [*frame.axes(is_time), *frame.lines(drawn)]
     rows = _rows(curves, notes, width)
-    below = [part for line, row in enumerate(rows) for part in _row(*row, height + _LINE * line + 8)]
+    below = [part for line, row in enumerate(rows) for part in _legend_row(*row, height + _LINE * line + 8)]
     name = f"{title} over {x_label}: {len(curves)} curve{'s' * (len(curves) != 1)}"
     bottom = height + _LINE * len(rows) + 6
     return element(
@@ -218,7 +218,7 @@ def _rows(curves: Sequence[Curve], notes: Sequence[str], width: int) -> list[tup
     return [*rows, *((line, None) for note in notes for line in textwrap.wrap(note, (width - _LEFT) // 6))]
 
 
-def _row(text: str, number: int | None, y: float) -> Iterator[Markup]:
+def _legend_row(text: str, number: int | None, y: float) -> Iterator[Markup]:
     if number is None:
         yield _text(text, _LEFT, y + 4, opacity=0.7)
         return
