@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.targets.target import RunFolders, media_of, start_of
+from sacristan.runs.transfer.targets import RunFolders, media_of, start_of
 
 __all__ = ["LACKS", "NEEDS", "open_target"]
 

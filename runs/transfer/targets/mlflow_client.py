@@ -26,7 +26,7 @@ from sacristan.runs.query.flattening import dotted
 from sacristan.runs.query.texts import value_text
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.targets.target import start_of
+from sacristan.runs.transfer.targets import start_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
