@@ -6,8 +6,9 @@
 * It gives Sacred a small `pkg_resources`, which setuptools 82 dropped, and which takes 70 ms to import where it is.
 * It lets PyYAML write a `Map` as the dict that it is.
 * It lets a dict with keys that are no texts be one value of a config. Sacred joins the keys to dotted names, without 0.
-* It puts off the import of pandas, which takes as long as everything else together. Sacred needs pandas only to teach
-  jsonpickle about data frames and series, and that can wait until somebody else imports pandas.
+* It puts off imports that take several times as long as Sacred itself. NumPy, PyYAML and what describes a machine are
+  imported when something of them is asked for. What Sacred does with NumPy, PyYAML and pandas when it is imported, such
+  as teaching jsonpickle about arrays and data frames, waits until somebody imports them.
 """
 
 from __future__ import annotations
@@ -17,28 +18,44 @@ import functools
 import gc
 import importlib.util
 import pkgutil
-import re
 import sys
-from collections.abc import Iterator
-from importlib import metadata, resources
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import wrapt
 
+from sacristan.configs.installed import Package, find_package, packages
+from sacristan.configs.later import Later, numpy
 from sacristan.configs.map import FrozenList, Map, MutableMap, is_group, send_maps_as_maps
 
 __all__ = ["import_sacred", "pause_collection", "resume_collection"]
 
 
 def import_sacred() -> None:
-    """Import Sacred, unless it is imported already; a later import of pandas does what was put off."""
+    """Import Sacred, unless it is imported already; later imports of what was put off do the rest."""
     _register_hooks()
     if "sacred" in sys.modules:
         return
-    with _find_loader_given(), _pkg_resources_given(), _pandas_put_off():
+    with contextlib.ExitStack() as given:
+        put_off = given.enter_context(_packages_put_off())
+        given.enter_context(_function_given(pkgutil, "find_loader", lambda _, name: importlib.util.find_spec(name)))
+        for stand_in in (_PkgResources, _Metadata, _MimeTypes, _Docopt, _Yaml):
+            given.enter_context(_module_given(stand_in()))
+        for name in ("cpuinfo", "packaging.version", "pydoc", "xml.etree.ElementTree"):
+            given.enter_context(_module_given(_StandIn(name)))
+        given.enter_context(_libc_given())
+        has_munch = "munch" in sys.modules
         import sacred
+    for name in put_off:
+        _PUT_OFF[name]()
+        wrapt.register_post_import_hook(_CATCH_UP[name], name)
+    if "yaml" in put_off and not has_munch:
+        del sys.modules["munch"]  # Sacred's own, which knows no YAML; others get a whole one
     sacred.dependencies.PackageDependency.modname_to_dist = _PackagesOfModules()
+    sacred.host_info._get_cpu_by_proc_cpuinfo = _cpu_of_linux
 
 
 @functools.cache
@@ -51,41 +68,158 @@ def _register_hooks() -> None:
     wrapt.register_post_import_hook(_load_pickled_maps, "torch.serialization")
 
 
+# ---------------------------------------------------------------------- what Sacred gets while it is imported
+
+
 @contextlib.contextmanager
-def _find_loader_given() -> Iterator[None]:
-    """Replace `pkgutil.find_loader`, with which Sacred looks for optional packages, by `importlib.util.find_spec`."""
-    original = vars(pkgutil).get("find_loader")
-    pkgutil.find_loader = importlib.util.find_spec  # type: ignore[assignment]  # Sacred compares what it returns with None
+def _function_given(module: ModuleType, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    """Replace a function of a module for Sacred alone; `function` gets the original first, None if there is none."""
+    original = vars(module).get(name)
+
+    def given(*args: Any) -> Any:
+        if original is not None and not str(sys._getframe(1).f_globals.get("__name__")).startswith("sacred."):
+            return original(*args)
+        return function(original, *args)
+
+    setattr(module, name, given)
     try:
         yield
     finally:
         if original is None:
-            del pkgutil.find_loader
+            delattr(module, name)
         else:
-            pkgutil.find_loader = original
+            setattr(module, name, original)
 
 
-class _Distribution:
-    """An installed package, with what Sacred reads of a distribution of `pkg_resources`."""
+@contextlib.contextmanager
+def _module_given(stand_in: _StandIn) -> Iterator[None]:
+    """Let imports find a stand-in, unless its module is imported already."""
+    name = stand_in.__name__
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = stand_in
+    try:
+        yield
+    finally:
+        if sys.modules.get(name) is stand_in:
+            del sys.modules[name]
 
-    def __init__(self, found: metadata.Distribution) -> None:
-        self._found = found
-        # Not by `found.metadata`, which parses all of it as an e-mail.
-        text = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
-        fields = dict(re.findall("^(Name|Version): *(.*)$", text, re.MULTILINE))
-        self.project_name, self.version = fields.get("Name", ""), fields.get("Version", "")
 
-    @property
-    def modules(self) -> list[str]:
-        """Names of its modules at the top level: those that it lists, else its own."""
-        return (self._found.read_text("top_level.txt") or self.project_name).split()
+class _StandIn(Later):
+    """Stands in for a module in `sys.modules`, until something of it is asked for."""
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return super().__getattr__(name)
+
+
+class _PkgResources(_StandIn):
+    """The part of `pkg_resources` that Sacred uses."""
+
+    def __init__(self) -> None:
+        super().__init__("pkg_resources")
+        self.working_set = _INSTALLED
+
+    def resource_filename(self, package: str, name: str) -> str:
+        return str(Path(str(sys.modules[package].__file__)).parent / name)
+
+
+class _Metadata(_StandIn):
+    """The part of `importlib.metadata` by which Sacred's dependencies find out their own versions."""
+
+    def __init__(self) -> None:
+        super().__init__("importlib.metadata")
+
+    def version(self, name: str) -> str:
+        package = find_package(name)
+        return super().__getattr__("version")(name) if package is None else package.version
+
+
+class _Docopt(_StandIn):
+    """The package `docopt`, of which Sacred takes a function."""
+
+    def __init__(self) -> None:
+        super().__init__("docopt")
+
+    def docopt(self, *args: Any, **options: Any) -> Any:
+        return super().__getattr__("docopt")(*args, **options)
+
+
+class _Yaml(_StandIn):
+    """The package `yaml`, which munch looks into in vain, and jsonpickle calls if JSON fails it."""
+
+    YAMLError = Exception
+
+    def __init__(self) -> None:
+        super().__init__("yaml")
+        self._thread = threading.get_ident()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "__path__" and self._thread == threading.get_ident():
+            raise AttributeError(name)
+        return super().__getattr__(name)
+
+    def dump(self, *args: Any) -> Any:
+        return super().__getattr__("dump")(*args)
+
+    def safe_load(self, *args: Any) -> Any:
+        return super().__getattr__("safe_load")(*args)
+
+
+class _MimeTypes(_StandIn):
+    """The module `mimetypes`, of which Sacred makes an object that reads a long file."""
+
+    def __init__(self) -> None:
+        super().__init__("mimetypes")
+
+    class MimeTypes:
+        """Makes that object when it is first used."""
+
+        def __init__(self, **options: Any) -> None:
+            self._options = options
+
+        def __getattr__(self, name: str) -> Any:
+            import mimetypes
+
+            return getattr(vars(self).setdefault("_made", mimetypes.MimeTypes(**self._options)), name)
+
+
+@contextlib.contextmanager
+def _libc_given() -> Iterator[None]:
+    """Let Sacred flush C's output by the library that Python has loaded, instead of asking a process where it is."""
+    if sys.platform == "win32":
+        yield
+        return
+    import ctypes.util
+
+    with _function_given(ctypes.util, "find_library", lambda *_: None):
+        yield
+
+
+@contextlib.contextmanager
+def _packages_put_off() -> Iterator[list[str]]:
+    """Let Sacred find none of the packages that it would import without need; yield their names."""
+    names = [name for name in _PUT_OFF if name not in sys.modules]
+    # Sacred's TinyDB observer makes classes from pandas at once, and must have it.
+    if importlib.util.find_spec("tinydb") is not None:
+        names = [name for name in names if name != "pandas"]
+
+    def import_module(original: Callable[[str], ModuleType], name: str) -> ModuleType:
+        if name in names:
+            raise ModuleNotFoundError(name)
+        return original(name)
+
+    with _function_given(importlib, "import_module", import_module):
+        yield names
 
 
 class _WorkingSet:
     """The installed packages, each read when it is asked for: to read all takes 40 ms beside 280 of them."""
 
     def __iter__(self) -> Iterator[_Distribution]:
-        return map(_Distribution, metadata.distributions())
+        return map(_Distribution, packages())
 
     @property
     def by_key(self) -> _WorkingSet:
@@ -94,14 +228,23 @@ class _WorkingSet:
 
     @functools.cache  # noqa: B019 - one for the whole process
     def get(self, name: str) -> _Distribution | None:
-        try:
-            return _Distribution(metadata.distribution(name))
-        except metadata.PackageNotFoundError:
-            return None
+        found = find_package(name)
+        return None if found is None else _Distribution(found)
 
     @functools.cached_property
     def by_module(self) -> dict[str, _Distribution]:
         return {module: each for each in reversed([*self]) for module in each.modules}
+
+
+class _Distribution:
+    """An installed package, with what Sacred reads of a distribution of `pkg_resources`."""
+
+    def __init__(self, found: Package) -> None:
+        self._found, self.project_name, self.version = found, found.name, found.version
+
+    @property
+    def modules(self) -> list[str]:
+        return self._found.modules
 
 
 _INSTALLED = _WorkingSet()
@@ -124,44 +267,71 @@ class _PackagesOfModules(dict[str, tuple[str, str]]):
         return super().get(module, default)
 
 
-class _PkgResources(ModuleType):
-    """The part of `pkg_resources` that Sacred uses, by `importlib`."""
-
-    working_set = _INSTALLED
-
-    def resource_filename(self, package: str, name: str) -> str:
-        return str(resources.files(package) / name)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+def _cpu_of_linux() -> str | None:
+    """Return the name of the CPU as Sacred's function does, but start no process."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.lstrip().startswith("model name")), None)
 
 
-@contextlib.contextmanager
-def _pkg_resources_given() -> Iterator[None]:
-    """Replace `pkg_resources` by a stand-in during the block, unless it is imported already."""
-    if "pkg_resources" in sys.modules:
-        yield
-        return
-    sys.modules["pkg_resources"] = _PkgResources("pkg_resources")
-    try:
-        yield
-    finally:
-        del sys.modules["pkg_resources"]
+# ---------------------------------------------------------------------- what is put off
 
 
-@contextlib.contextmanager
-def _pandas_put_off() -> Iterator[None]:
-    """Make imports of pandas fail during the block, as if it were not installed; later ones catch up."""
-    # Sacred's TinyDB observer makes classes from it at once, and must have it.
-    if {"sacred", "pandas"} & sys.modules.keys() or importlib.util.find_spec("tinydb") is not None:
-        yield
-        return
-    sys.modules["pandas"] = None  # type: ignore[assignment]  # documented: such an import raises ModuleNotFoundError
-    try:
-        yield
-    finally:
-        del sys.modules["pandas"]
-    wrapt.register_post_import_hook(_catch_up, "pandas")
+def _have_numpy() -> None:
+    import sacred.optional
+
+    sacred.optional.has_numpy, sacred.optional.np = True, numpy
+
+
+def _have_yaml() -> None:
+    import sacred.optional
+    from sacred.config import config_files
+
+    yaml = Later("yaml")
+    sacred.optional.has_yaml, sacred.optional.yaml = True, yaml
+    handler = config_files.Handler(
+        lambda stream: yaml.load(stream, Loader=yaml.FullLoader), lambda config, stream: yaml.dump(config, stream), ""
+    )
+    config_files.HANDLER_BY_EXT.update(dict.fromkeys(config_files.yaml_extensions, handler))
+
+
+# What follows the import of Sacred without a package; it has done without pandas.
+_PUT_OFF: dict[str, Callable[[], None]] = {"numpy": _have_numpy, "yaml": _have_yaml, "pandas": lambda: None}
+
+
+def _know_numpy(numpy: ModuleType) -> None:
+    """Do what sacred.serializer and sacred.config.custom_containers do where NumPy is installed."""
+    import jsonpickle.ext.numpy
+    from sacred.config.custom_containers import SIMPLIFY_TYPE
+
+    jsonpickle.ext.numpy.register_handlers()
+    names = {float: "float16 float32 float64 float128", int: "int8 int16 int32 int64 uint uint8 uint16 uint32 uint64"}
+    for kind, same in names.items():
+        SIMPLIFY_TYPE.update((getattr(numpy, name), kind) for name in same.split() if hasattr(numpy, name))
+    SIMPLIFY_TYPE[numpy.bool_] = bool
+
+
+def _know_yaml(yaml: ModuleType) -> None:
+    """Do what sacred.config.custom_containers does where PyYAML is installed."""
+    from sacred.config.custom_containers import ReadOnlyDict, ReadOnlyList
+
+    for dumper in (yaml.Dumper, yaml.SafeDumper):
+        dumper.add_representer(ReadOnlyDict, lambda dumper, data: dumper.represent_dict(data))
+        dumper.add_representer(ReadOnlyList, lambda dumper, data: dumper.represent_list(data))
+
+
+def _know_pandas(pandas: ModuleType) -> None:
+    """Do what sacred.optional and sacred.serializer do where pandas is installed."""
+    import jsonpickle.ext.pandas
+    import sacred.optional
+
+    sacred.optional.has_pandas, sacred.optional.pandas = True, pandas
+    jsonpickle.ext.pandas.register_handlers()
+
+
+_CATCH_UP = {"numpy": _know_numpy, "yaml": _know_yaml, "pandas": _know_pandas}
+
+
+# ---------------------------------------------------------------------- configs in other packages
 
 
 def _keep_keys(sacreds: ModuleType) -> None:
@@ -191,15 +361,6 @@ def _write_maps_as_dicts(yaml: ModuleType) -> None:
 def _load_pickled_maps(serialization: ModuleType) -> None:
     """Let `torch.load` read what a pickle of a config holds: calls of `dict` and `list`."""
     serialization.add_safe_globals([dict, list])
-
-
-def _catch_up(pandas: ModuleType) -> None:
-    """Do what sacred.optional and sacred.serializer do where pandas is installed."""
-    import jsonpickle.ext.pandas
-    import sacred.optional
-
-    sacred.optional.has_pandas, sacred.optional.pandas = True, pandas
-    jsonpickle.ext.pandas.register_handlers()
 
 
 # ---------------------------------------------------------------------- garbage collection

@@ -11,6 +11,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from sacristan.configs.installed import find_package
+
 __all__ = ["checkout", "commit", "install_command", "missing_package", "origin", "version"]
 
 _ROOT = Path(__file__).parents[1]
@@ -26,12 +28,8 @@ def version() -> str | None:
     if (folder := checkout()) is not None:
         lines = (folder / "setup.cfg").read_text(encoding="utf-8").splitlines()
         return next((line.partition("=")[2].strip() for line in lines if line.startswith("version =")), None)
-    from importlib import metadata
-
-    try:
-        return metadata.version("sacristan")
-    except metadata.PackageNotFoundError:
-        return None
+    package = find_package("sacristan")
+    return None if package is None else package.version
 
 
 def commit() -> str | None:
@@ -43,12 +41,10 @@ def origin() -> str:
     """Return the argument of `pip install` that installs this lab: a path, a URL or a name."""
     if (folder := checkout()) is not None:
         return str(folder)
-    from importlib import metadata
-
     direct_url = _direct_url()
     if "vcs_info" in direct_url:
         return f"{direct_url['vcs_info']['vcs']}+{direct_url['url']}@{direct_url['vcs_info']['commit_id']}"
-    return direct_url.get("url", f"sacristan=={metadata.version('sacristan')}")
+    return direct_url.get("url", f"sacristan=={version()}")
 
 
 def install_command(extra: str) -> str:
@@ -75,11 +71,10 @@ def missing_package(needed_by: str, package: str | None, extra: str, note: str =
 @functools.cache
 def _direct_url() -> dict[str, Any]:
     """Return pip's note of where the lab was installed from (PEP 610); empty for an index."""
-    from importlib import metadata
-
+    package = find_package("sacristan")
     try:
-        note = json.loads(metadata.distribution("sacristan").read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
+        note = json.loads((package and package.read("direct_url.json")) or "{}")
+    except ValueError:
         return {}
     return note if isinstance(note, dict) else {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Sequence
 
 __all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
@@ -37,6 +36,8 @@ def _part_likeness(a: str, b: str) -> float:
 
 def _ratio(a: str, b: str) -> float:
     a, b = a.lower(), b.lower()
+    import difflib
+
     # Swapped letters are the commonest slip, and would count as two differences.
     return 0.95 if a != b and sorted(a) == sorted(b) else difflib.SequenceMatcher(None, a, b).ratio()
 
@@ -50,6 +51,8 @@ def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, fo
 
 def word_suggestion(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
     """Return a question for the nearest words, in any case; `otherwise`, or the known words, if none is near."""
+    import difflib
+
     known = list(known)
     by_lower = {other.lower(): other for other in known}
     near = difflib.get_close_matches(word.lower(), by_lower, most)
@@ -70,6 +73,8 @@ def _listing(known: Iterable[str]) -> str:
 
 def misspelt(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a name differs from by a slip; None for a known name, and for one that may be new."""
+    import difflib
+
     known = list(known)
     near = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.88)
     return near[0] if near else None

@@ -26,7 +26,7 @@ from sacristan.configs.importing import import_sacred
 import_sacred()
 
 from sacristan.ingredients.config.ingredient import Ingredient
-from sacristan.ingredients.device import let_threads_sleep
+from sacristan.ingredients.config.threads import let_threads_sleep
 from sacristan.ingredients.errors import (
     CheckpointError,
     ConcurrentRunError,

@@ -1,23 +1,17 @@
-"""Ingredient `device`: the device to compute on, how repeatable its results are, and threads that sleep.
-
-By default OpenMP's threads spin for some milliseconds before they sleep. On a busy machine, a spinning thread keeps a
-core from the thread it waits for, and a step of a small model takes 5 to 60 times as long. Sleeping threads cost a busy
-machine nothing, and an idle one next to nothing (`benchmarks/threads.py`). OpenMP reads its settings when torch is
-loaded.
-"""
+"""Ingredient `device`: the device to compute on, and how repeatable its results are."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.configs import Map
 from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.seed import seed_globals
+from sacristan.ingredients.config.threads import is_asked_for_threads, threads_sleep
 from sacristan.ingredients.errors import DeviceError
 from sacristan.ingredients.ranks.group import Ranks, current
 from sacristan.ingredients.ranks.world import World
@@ -31,17 +25,12 @@ __all__ = [
     "choose_device",
     "gpu_of",
     "ingredient",
-    "is_asked_for_threads",
-    "let_threads_sleep",
     "make_device",
-    "threads_sleep",
 ]
 
 _log = logging.getLogger(__name__)
 
 ingredient = Ingredient("device")
-
-_POLICY = "OMP_WAIT_POLICY"
 
 
 @ingredient.config
@@ -215,19 +204,3 @@ def _set_flags(deterministic: bool, cudnn_benchmark: bool, num_threads: int | No
     torch.backends.cudnn.benchmark = cudnn_benchmark
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-
-
-def let_threads_sleep() -> None:
-    """Make threads sleep while they wait, unless the user has chosen otherwise or it is too late."""
-    if "torch" not in sys.modules and "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.setdefault(_POLICY, "passive")
-
-
-def threads_sleep() -> bool:
-    """Return whether torch's threads sleep while they wait."""
-    return os.environ.get(_POLICY, "").lower() == "passive" or os.environ.get("GOMP_SPINCOUNT") == "0"
-
-
-def is_asked_for_threads() -> bool:
-    """Return whether the environment sets the number of threads."""
-    return any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))

@@ -9,10 +9,15 @@ import importlib
 import sys
 import warnings
 from collections.abc import Sequence
-from importlib.abc import InspectLoader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
 from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    Loader = object  # importing the module takes 3 ms
 
 __all__ = ["current_name", "forward", "renamed"]
 
@@ -40,7 +45,7 @@ def renamed(module: str) -> str:
     return f"sacristan.{module}" if module.partition(".")[0] in _PACKAGES else module
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -53,11 +58,14 @@ class _Finder(MetaPathFinder):
         return spec_from_loader(fullname, loader, origin=spec.origin, is_package=is_package)
 
 
-class _Loader(InspectLoader):
+class _Loader(Loader):
     """Loads the module of another spec, unless it is loaded."""
 
     def __init__(self, spec: ModuleSpec) -> None:
         self.spec = spec
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Let Python make the module, which another one replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         # What is there afterwards is what the import returns.
@@ -65,9 +73,9 @@ class _Loader(InspectLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the code for `python -m`."""
-        loader = self.spec.loader
-        return loader.get_code(self.spec.name) if isinstance(loader, InspectLoader) else None
+        loader: Any = self.spec.loader
+        return loader.get_code(self.spec.name) if hasattr(loader, "get_code") else None
 
     def get_source(self, fullname: str) -> str | None:
-        loader = self.spec.loader
-        return loader.get_source(self.spec.name) if isinstance(loader, InspectLoader) else None
+        loader: Any = self.spec.loader
+        return loader.get_source(self.spec.name) if hasattr(loader, "get_source") else None

@@ -17,9 +17,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from sacred.metrics_logger import ScalarMetricLogEntry
 
+from sacristan.configs.later import numpy as np
 from sacristan.experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.media import __all__ as KINDS
@@ -27,7 +27,7 @@ from sacristan.observers.media.kinds import Media
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints, PointLog
-from sacristan.observers.record.points.points import Metric, Names, split_metrics
+from sacristan.observers.record.points.points import POINT, Metric, Names, split_metrics
 from sacristan.observers.record.run_clock import now as run_time
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer", "MetricsBuffer"]
@@ -74,7 +74,8 @@ class MetricsBuffer:
         self._logs, self._live, self._quick = logs, logs[0].live, {}
         for log in before:
             log.drain()
-            for name, series in split_metrics(log.take_new(), log.names).items():
+            new = log.take_new()
+            for name, series in split_metrics(np.frombuffer(new, POINT), log.names).items() if new else ():
                 for step, value in zip(series.steps.tolist(), series.values.tolist(), strict=True):
                     MetricsBuffer.log_scalar_metric(self, name, value, step)
 
@@ -178,8 +179,8 @@ class MetricsBuffer:
         log.drain()
         return True
 
-    def look_with(self, look: Callable[[np.ndarray, Names], None]) -> None:
-        """Show all points, (n,) of `POINT`, and metric names by id to `look` when they are moved to the record."""
+    def look_with(self, look: Callable[[bytes, Names], None]) -> None:
+        """Show all points, packed, and metric names by id to `look` when they are moved to the record."""
         self._logs[0].look = look
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
@@ -194,8 +195,8 @@ class MetricsBuffer:
         if not log.keeps_new:
             return {}
         log.drain()
-        points = log.take_new()
-        if not len(points):
+        new = log.take_new()
+        if not new:
             return {}
         began = datetime.fromtimestamp(log.live.start, UTC).replace(tzinfo=None)
         return {
@@ -205,7 +206,7 @@ class MetricsBuffer:
                 "values": series.values.tolist(),
                 "timestamps": [began + timedelta(seconds=seconds) for seconds in series.times.tolist()],
             }
-            for name, series in split_metrics(points, log.names).items()
+            for name, series in split_metrics(np.frombuffer(new, POINT), log.names).items()
             if len(series)
         }
 

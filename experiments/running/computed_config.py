@@ -214,7 +214,8 @@ class ComputedConfig:
     def _evaluate_scopes(self, command: str) -> None:
         """Evaluate the config scopes and hooks of each ingredient after those of the ingredients that it uses."""
         for scaffold in self._scaffolding.values():
-            scaffold.gather_fallbacks()
+            if scaffold.config_scopes:  # which alone see them; Sacred compares them with NumPy
+                scaffold.gather_fallbacks()
             scaffold.set_up_config()
             config = get_configuration(self._scaffolding)
             recursive_update(scaffold.config, scaffold.run_config_hooks(config, command, self.run_logger))

@@ -9,7 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sacred.run import Run
 
@@ -17,8 +17,6 @@ from sacristan.experiments.running.notifying import Notifier
 from sacristan.experiments.running.one_run import Owner
 from sacristan.experiments.running.recorder import Recorder
 from sacristan.experiments.running.resuming import check_resource
-from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactVersion, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError, ResumeError
 from sacristan.observers.file.recording import Recording, recordings_of
 from sacristan.observers.media.kinds import Media
@@ -28,6 +26,10 @@ from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.points.rewinding import Position
 from sacristan.observers.record.protocols import ArtifactObserver, ArtifactSource
 from sacristan.observers.record.schema import EXECUTED_CELLS
+
+if TYPE_CHECKING:
+    from sacristan.observers.artifacts.store import ArtifactStore
+    from sacristan.observers.artifacts.version import ArtifactVersion
 
 __all__ = ["LoggingRun"]
 
@@ -276,6 +278,8 @@ def _log_artifact(
 def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
     """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`."""
     recordings = _recordings(run)
+    from sacristan.observers.artifacts.version import parse_reference
+
     moves = parse_reference(reference).moves
     version = _find(run, _used_before(reference, recordings) if moves else reference, recordings)
     for recording in recordings:
@@ -290,6 +294,8 @@ def _used_before(reference: str, recordings: list[Recording]) -> str:
     So an alias names one version for the whole run, also if that is resumed, unless the run moves it itself. `latest`
     may be a version that the run has logged since.
     """
+    from sacristan.observers.artifacts.version import parse_reference
+
     reproduced = parse_json(os.environ.get(USED_ARTIFACTS_VARIABLE) or "{}")
     if reference in reproduced:
         _log.info("%s is %s, as in the run that is reproduced", reference, reproduced[reference])
@@ -336,6 +342,8 @@ def _recordings(run: Run) -> list[Recording]:
 
 
 def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVersion:
+    from sacristan.observers.artifacts.version import parse_reference
+
     wanted = parse_reference(reference)
     stores = [_store(recording.base) for recording in recordings]
     sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
@@ -364,4 +372,6 @@ def _fetch(sources: list[ArtifactSource], reference: str, store: ArtifactStore) 
 
 @functools.cache
 def _store(basedir: Path) -> ArtifactStore:
+    from sacristan.observers.artifacts.store import ArtifactStore
+
     return ArtifactStore(basedir)

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
+from sacristan.configs.later import numpy as np
 from sacristan.observers.errors import ObserversError
 from sacristan.observers.notifying.messages import (
     LEVELS,
@@ -30,7 +29,7 @@ from sacristan.observers.notifying.messages import (
 )
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.identity import is_anonymous
-from sacristan.observers.record.points.points import Names
+from sacristan.observers.record.points.points import POINT, Names
 from sacristan.observers.record.schema import INFO, RUN, read_json_if_whole
 
 __all__ = ["Notifier"]
@@ -128,9 +127,12 @@ class Notifier:
 
     # ------------------------------------------------------------------ events
 
-    def look(self, points: np.ndarray, names: Names) -> None:
-        """Send a message about metrics that are NaN for the first time in new points, (n,) of `POINT`."""
-        if not self._addresses or self._is_trial or not (is_nan := np.isnan(points["value"])).any():
+    def look(self, packed: bytes, names: Names) -> None:
+        """Send a message about metrics that are NaN for the first time in new points, packed."""
+        if not self._addresses or self._is_trial:
+            return
+        points = np.frombuffer(packed, POINT)
+        if not (is_nan := np.isnan(points["value"])).any():
             return
         new = []
         for number in dict.fromkeys(points["metric"][is_nan].tolist()):

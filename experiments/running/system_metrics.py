@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sacristan.configs.later import Later
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.provenance.machine import load_nvml, open_gpus
 
@@ -50,9 +51,8 @@ def check_interval(interval_s: float | None) -> float | None:
 class Sampler:
     """Samples in a thread of its own: after a second, then at every multiple of the interval, and when it is stopped.
 
-    A source that cannot be read is logged once and left out. Made and started on the main thread, so that no process is
-    forked while the thread imports a module. `log` takes a metric's name, value and step; `system/disk_free_bytes`
-    measures the disk of `folder`; `elapsed_s` are the seconds of the run's earlier sessions.
+    A source that cannot be read is logged once and left out. `log` takes a metric's name, value and step;
+    `system/disk_free_bytes` measures the disk of `folder`; `elapsed_s` are the seconds of the run's earlier sessions.
     """
 
     def __init__(
@@ -63,9 +63,7 @@ class Sampler:
         nvml: Any = None,
         elapsed_s: float = 0.0,
     ) -> None:
-        import psutil
-
-        self._psutil = psutil
+        self._psutil = Later("psutil")
         self._nvml = nvml or load_nvml()
         self._log = log
         self._folder = folder

@@ -17,12 +17,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import importlib.metadata
 import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import wrapt
 from sacred.utils import SacredInterrupt
 
+from sacristan.configs.installed import entry_points
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.scripts.loggers import LOGGERS
 from sacristan.experiments.scripts.parsers import PARSERS
@@ -38,7 +37,11 @@ from sacristan.observers.errors import ArtifactError, MediaError, MetricError
 from sacristan.observers.media.kinds import Media
 
 if TYPE_CHECKING:
+    from importlib.abc import Loader
+
     from sacristan.experiments.scripts.tracked_run import TrackedRun
+else:
+    Loader = object  # importing the module takes 3 ms
 
 __all__ = ["Capture", "capture", "told", "watched"]
 
@@ -193,8 +196,7 @@ class Capture:
         """Attach the adapters that other packages bring, once."""
         if not self._has_others:
             self._has_others = True
-            found = importlib.metadata.entry_points(group=ENTRY_POINTS)
-            self._attach_all({point.name: point.value for point in found})
+            self._attach_all(entry_points(ENTRY_POINTS))
 
     def _attach_all(self, adapters: Mapping[str, str]) -> None:
         for library, adapter in adapters.items():
@@ -349,7 +351,7 @@ def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-class _Finder(MetaPathFinder, Loader):
+class _Finder(Loader):
     """Finds modules that stand in for libraries which would reach a server.
 
     When the script first imports another package, it looks for adapters that packages bring, which takes 20 ms.

@@ -27,7 +27,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from sacred.config.utils import undogmatize
-from yaml import YAMLError
 
 from sacristan.configs.files import load_yaml
 from sacristan.configs.nearest import nearest, question
@@ -360,6 +359,8 @@ def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> st
 
 def _quoted(text: str, default: Any) -> str | None:
     """Return a list or dict with the missing quotes around its items; None for another text."""
+    from yaml import YAMLError
+
     with contextlib.suppress(TypeError, ValueError, YAMLError):
         meant = load_yaml(text) if _is_unread(text, default) else None
         return json.dumps(adopt(meant, default)) if isinstance(meant, list | dict) else None

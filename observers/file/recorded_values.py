@@ -20,13 +20,11 @@ import re
 import types
 import uuid
 import zlib
-import zoneinfo
 from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
+from sacristan.configs.later import numpy as np
 from sacristan.observers.file.sacred_form import in_fixed_order, plain
 from sacristan.observers.record.object_names import object_name
 
@@ -169,6 +167,8 @@ def _made(form: Any) -> Any:
         case {"py/reduce": [{"py/type": str(name)}, arguments, *rest]} if len(form) == 1:
             return _CALLS[name](_arguments(arguments), *rest)
         case {"py/reduce": [{"py/function": "zoneinfo.ZoneInfo._unpickle"}, arguments]} if len(form) == 1:
+            import zoneinfo
+
             return zoneinfo.ZoneInfo(_arguments(arguments)[0])
     raise ValueError(form)
 

@@ -6,23 +6,26 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jsonpickle.handlers
-import numpy as np
+import wrapt
 from sacred.serializer import flatten
 
+from sacristan.configs.later import numpy as np
 from sacristan.configs.map import abbreviated
-from sacristan.observers.media.arrays import is_missing, of_known_type, to_numpy
+from sacristan.observers.media.arrays import is_masked_array, is_missing, of_known_type, to_numpy
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import MAX_DIGITS, MAX_NOTED_LEVELS, as_text, is_unwritable, storable_integer
 from sacristan.observers.record.object_names import named
-from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.observers.record.points.points import TICKS_PER_S
+from sacristan.observers.record.points.intact_points import read_few_points, read_metrics
+from sacristan.observers.record.points.points import TICKS_PER_S, few_points
 from sacristan.observers.record.redaction import hide_passwords
+from sacristan.observers.record.schema import read_names
 
 __all__ = ["OddEntries", "in_fixed_order", "plain", "sacred_metrics", "to_ticks"]
 
@@ -148,7 +151,8 @@ class _Form:
 
 def _serialized(value: Any) -> Any:
     """Convert a scalar of NumPy to a number, and anything else with Sacred's serializer."""
-    if isinstance(value, np.generic):
+    has_numpy = "numpy" in sys.modules
+    if has_numpy and isinstance(value, np.generic):
         for kinds, number in (("b", bool), ("iu", int), ("f", float)):
             if value.dtype.kind in kinds:
                 return number(value)
@@ -158,7 +162,7 @@ def _serialized(value: Any) -> Any:
     if isinstance(value, bytearray):
         return {"py/reduce": [{"py/type": "builtins.bytearray"}, {"py/tuple": [flatten(bytes(value))]}]}
     # A copy of an array, because the serializer does not know subclasses and views.
-    serialized = flatten(np.array(value) if isinstance(value, np.ndarray) else value)
+    serialized = flatten(np.array(value) if has_numpy and isinstance(value, np.ndarray) else value)
     return hide_passwords(serialized) if isinstance(serialized, str) else in_fixed_order(serialized)
 
 
@@ -195,6 +199,8 @@ def _simplified(value: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(torch, value.detach().cpu())
+    if "numpy" not in sys.modules:  # tensors and tables need it, too
+        return value
     if is_missing(value):
         return None
     if isinstance(value, np.ndarray | np.generic):
@@ -217,7 +223,7 @@ def _of_tensor(torch: Any, tensor: Any) -> Any:
 def _of_array(array: Any) -> Any:
     if array.dtype.names is not None and array.ndim == 0:
         return dict(zip(array.dtype.names, array.tolist(), strict=True))
-    if isinstance(array, np.ma.MaskedArray):
+    if is_masked_array(array):
         return _unmasked(array)
     if isinstance(array, np.ndarray) and array.ndim == 0:
         return array[()]
@@ -267,8 +273,12 @@ class _MaskedHandler(jsonpickle.handlers.BaseHandler):
         return None if is_missing(obj) else self.context.flatten(_unmasked(obj), reset=False)
 
 
-for _kind in (np.ma.MaskedArray, type(np.ma.masked)):
-    jsonpickle.handlers.register(_kind, _MaskedHandler)
+def _keep_masks(masked: ModuleType) -> None:
+    for kind in (masked.MaskedArray, type(masked.masked)):
+        jsonpickle.handlers.register(kind, _MaskedHandler)
+
+
+wrapt.register_post_import_hook(_keep_masks, "numpy.ma")
 
 
 class OddEntries:
@@ -305,8 +315,19 @@ def to_ticks(timestamps: list[datetime], start: datetime) -> np.ndarray:
 def sacred_metrics(folder: Path, start: datetime) -> dict[str, Any]:
     """Return the `metrics.json` that Sacred would write for a run."""
     began = start.replace(tzinfo=None).timestamp()
-    document = {}
-    for name, series in read_metrics(folder).items():
-        stamps = [datetime.fromtimestamp(began + seconds).isoformat() for seconds in series.times.tolist()]
-        document[name] = {"steps": series.steps.tolist(), "values": series.values.tolist(), "timestamps": stamps}
+
+    def entry(times: Iterable[float], steps: list, values: list) -> dict[str, list]:
+        stamps = [datetime.fromtimestamp(began + seconds).isoformat() for seconds in times]
+        return {"steps": steps, "values": values, "timestamps": stamps}
+
+    names = read_names(folder)
+    # A metric with steps of both kinds has two ids, and floats alone.
+    points = read_few_points(folder) if len({name for name, _ in names.values()}) == len(names) else None
+    if points is None:
+        columns = read_metrics(folder).items()
+        return {name: entry(each.times.tolist(), each.steps.tolist(), each.values.tolist()) for name, each in columns}
+    found, document = few_points(points, names), {}
+    for name, _ in names.values():
+        times, steps, values = map(list, zip(*found[name], strict=True)) if name in found else ([], [], [])
+        document[name] = entry((time / TICKS_PER_S for time in times), steps, values)
     return document

@@ -14,8 +14,7 @@ from collections.abc import Container, Iterable
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
+from sacristan.configs.later import numpy as np
 from sacristan.observers.errors import MediaError
 
 __all__ = [
@@ -26,6 +25,7 @@ __all__ = [
     "check_pixels",
     "cut_off",
     "has_channels_first",
+    "is_masked_array",
     "is_missing",
     "of_known_type",
     "png_bytes",
@@ -85,9 +85,14 @@ def of_known_type(array: np.ndarray) -> np.ndarray:
     return array
 
 
+def is_masked_array(value: Any) -> bool:
+    """Tell whether a value is a masked array, whose module takes 10 ms to import."""
+    return "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray)
+
+
 def is_missing(value: Any) -> bool:
     """Tell whether a single value is masked, or pandas' NA or NaT."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked_array(value):
         return value.ndim == 0 and value.dtype.names is None and bool(np.ma.getmaskarray(value).all())
     pandas = sys.modules.get("pandas")
     return pandas is not None and (value is getattr(pandas, "NA", None) or value is getattr(pandas, "NaT", None))
@@ -95,7 +100,7 @@ def is_missing(value: Any) -> bool:
 
 def _reject_masked(values: Any) -> None:
     for each in values if isinstance(values, list | tuple) else (values,):
-        if isinstance(each, np.ma.MaskedArray) and np.ma.getmaskarray(each).any():
+        if is_masked_array(each) and np.ma.getmaskarray(each).any():
             raise ValueError("some values are masked; fill them, such as by x.filled(0)")
 
 

@@ -33,7 +33,7 @@ from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.media_files import media_path
 from sacristan.observers.record.points.intact_points import read_intact_points
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, by_name, to_steps
+from sacristan.observers.record.points.points import POINT, POINT_BYTES, TICKS_PER_S, by_name, to_steps
 from sacristan.observers.record.schema import MEDIA, POINTS, MetricNames, read_names
 
 __all__ = [
@@ -197,7 +197,7 @@ def len_points(folder: Path) -> int:
     a delivery leaves them out.
     """
     with contextlib.suppress(FileNotFoundError):
-        return (folder / POINTS).stat().st_size // POINT.itemsize
+        return (folder / POINTS).stat().st_size // POINT_BYTES
     return 0
 
 

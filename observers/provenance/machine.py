@@ -7,28 +7,34 @@ container in its own order, and ignores `CUDA_VISIBLE_DEVICES`.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
-import importlib.metadata
 import logging
 import os
 import platform
-import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sacristan.configs.installed import packages_in
+
 __all__ = ["describe_gpus", "load_nvml", "machine", "open_gpus", "packages"]
 
 _log = logging.getLogger(__name__)
 
 
-def load_nvml() -> ModuleType:
-    """Return the module `pynvml` of nvidia-ml-py.
+def load_nvml() -> ModuleType | None:
+    """Return the module `pynvml` of nvidia-ml-py; None without a driver of NVIDIA, as it takes 8 ms to import.
 
     Call it on the main thread: a process that is forked while another thread imports a module cannot import it.
     """
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")  # what pynvml loads
+        except OSError:
+            return None
     import pynvml
 
     return pynvml
@@ -40,6 +46,9 @@ def open_gpus(nvml: Any) -> Iterator[list[Any]]:
 
     Raises `nvml.NVMLError` if the driver does not answer.
     """
+    if nvml is None:
+        yield []
+        return
     try:
         nvml.nvmlInit()
     except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
@@ -58,6 +67,8 @@ def describe_gpus(nvml: Any) -> dict[str, Any]:
     Without a driver, `gpus` is empty and the versions are None; if the driver does not answer, `gpu_error` says why.
     """
     description: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
+    if nvml is None:
+        return description
     try:
         with open_gpus(nvml) as handles:
             if handles:
@@ -73,8 +84,6 @@ def describe_gpus(nvml: Any) -> dict[str, Any]:
 
 
 # ---------------------------------------------------------------------- packages and machine
-
-_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 
 
 def packages() -> dict[str, str]:
@@ -98,16 +107,11 @@ def _folder_state(entry: str) -> tuple[str, int]:
 @functools.lru_cache(64)
 def _packages(place: str, _: int) -> dict[str, str]:
     """Return the packages in a folder; the time of its last change is part of the cache's key."""
+    if "_vendor" in Path(place).parts:  # setuptools adds its own copies of packages to the end of the path
+        return {}
     versions: dict[str, str] = {}
-    for distribution in importlib.metadata.distributions(path=[place]):
-        with contextlib.suppress(Exception):  # a half-removed installation has no name
-            # setuptools adds its own copies of packages to the end of the path.
-            if "_vendor" in Path(str(distribution.locate_file(""))).parts:
-                continue
-            # `distribution.metadata` parses the whole readme, which would delay other threads.
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-            headers = dict(_HEADER.findall(text.partition("\n\n")[0]))
-            versions.setdefault(headers["Name"], headers["Version"])
+    for package in packages_in(place):
+        versions.setdefault(package.name, package.version)
     return versions
 
 

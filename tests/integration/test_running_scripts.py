@@ -615,3 +615,32 @@ def test_script_without_a_suffix_is_recorded_with_its_source(tmp_path):
     (tmp_path / "train").write_text("#!/usr/bin/env python\nprint('trained')\n")
     assert started(["-m", "sacristan", "run", "train"], tmp_path) == (0, "trained\n", "")
     assert [name for name, _ in only_run(tmp_path).get("experiment.sources")] == ["train"]
+
+
+# What takes long to import, and a script may never use.
+HEAVY = ["email", "importlib.metadata", "numpy", "pandas", "pynvml", "torch", "yaml", "zipfile"]
+SEEN = f"import sys; print([name for name in {HEAVY} if name in sys.modules])\n"
+
+
+@pytest.mark.parametrize(
+    ("ways", "script"),
+    [
+        (["-m", "sacristan", "run"], SEEN),
+        ([], f"import sacristan\nrun = sacristan.init(config={{'lr': 0.1}})\n{SEEN}run.finish()\n{SEEN}"),
+    ],
+)
+def test_script_starts_without_what_it_does_not_use_and_its_record_is_whole(tmp_path, ways, script):
+    (tmp_path / "train.py").write_text(script)
+    done = subprocess.run([sys.executable, *ways, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()) == {"[]"}
+    folder = tmp_path / "my_runs" / "1"
+    record, provenance = (json.loads((folder / name).read_text()) for name in ("run.json", "provenance.json"))
+    assert record["status"] == "COMPLETED"
+    packages = [package.partition("==")[0] for package in record["experiment"]["dependencies"]]
+    assert packages == ["numpy", "sacred", "sacristan"]
+    assert {"hostname", "os", "python_version", "cpu", "ENV"} <= record["host"].keys()
+    assert {"git", "lab", "packages", "libraries", "machine", "determinism", "reads"} == provenance.keys()
+    assert {"numpy", "sacred"} <= provenance["packages"].keys()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["system/memory_percent"]["count"] == 1
+    assert json.loads((folder / "metrics.json").read_text()).keys() == summary.keys()

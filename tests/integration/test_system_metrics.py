@@ -53,7 +53,6 @@ def main(_run):
     child = subprocess.Popen([sys.executable, "-c", CHILD])
     while sum(psutil.Process(child.pid).cpu_times()[:2]) < 0.9 or time.monotonic() < begin + 3.2: time.sleep(0.05)
     child.kill(); child.wait()
-    assert "pynvml" in sys.modules
 '''
 
 

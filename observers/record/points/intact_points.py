@@ -19,19 +19,21 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from sacristan.configs.later import numpy as np
 from sacristan.observers.record.append_file import pread
-from sacristan.observers.record.files import open_regular
+from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.points.points import (
     CHUNK_POINTS,
     NO_SUMMARIES,
     POINT,
+    POINT_BYTES,
     SLOT,
+    SLOT_BYTES,
     TICKS_PER_S,
     Series,
     Summaries,
     add_to_summaries,
+    needs_numpy,
     of_metrics,
     points_in,
     rows_by_metric,
@@ -49,6 +51,7 @@ __all__ = [
     "last_time",
     "read_all_points",
     "read_blocks",
+    "read_few_points",
     "read_intact_points",
     "read_live",
     "read_metric",
@@ -88,11 +91,11 @@ Block = tuple[int, int, int]
 
 def entries_of(data: bytes | memoryview, start: int) -> bytes:
     """Return the entries of `metrics.sums` for bytes of points that are appended after `start` others."""
-    view, size = memoryview(data), _MAX_POINTS * POINT.itemsize
+    view, size = memoryview(data), _MAX_POINTS * POINT_BYTES
     entries = bytearray()
     for offset in range(0, len(view), size):
         part = view[offset : offset + size]
-        entry = _ENTRY.pack(start + offset // POINT.itemsize, len(part) // POINT.itemsize, zlib.crc32(part))
+        entry = _ENTRY.pack(start + offset // POINT_BYTES, len(part) // POINT_BYTES, zlib.crc32(part))
         entries += entry + _OWN_SUM.pack(zlib.crc32(entry))
     return bytes(entries)
 
@@ -150,11 +153,11 @@ def read_points(folder: Path, start: int = 0, stop: int | None = None) -> np.nda
     """Read points `start` to `stop` (n,) of `POINT` from `metrics.bin` without verifying them."""
     try:
         with open_regular(folder / POINTS) as stream:
-            count = os.fstat(stream.fileno()).st_size // POINT.itemsize
+            count = os.fstat(stream.fileno()).st_size // POINT_BYTES
             stop = count if stop is None else min(stop, count)
             if stop <= start:
                 return np.empty(0, POINT)
-            return np.fromfile(stream, POINT, stop - start, offset=start * POINT.itemsize)
+            return np.fromfile(stream, POINT, stop - start, offset=start * POINT_BYTES)
     except FileNotFoundError:
         return np.empty(0, POINT)
 
@@ -165,7 +168,7 @@ def last_time(folder: Path) -> float:
     The resolution is 10 ms. 0 without points, or if they cannot be read.
     """
     with contextlib.suppress(OSError):
-        count = (folder / POINTS).stat().st_size // POINT.itemsize
+        count = (folder / POINTS).stat().st_size // POINT_BYTES
         return float(read_points(folder, max(0, count - 1))["time"].max(initial=0)) / TICKS_PER_S
     return 0.0
 
@@ -191,6 +194,23 @@ def read_intact_points(folder: Path, start: int = 0, stop: int | None = None) ->
     _report_damage(folder, bad, missing)
     wanted = slice(start - first, None if stop is None else stop - first)
     return points[wanted][kept[wanted]] if bad else points[wanted], len(points[wanted])
+
+
+def read_few_points(folder: Path) -> bytes | None:
+    """Return the packed points of a run that has ended, if they are few and intact; None if NumPy is to read them."""
+    if has_latest_points(folder):
+        return None
+    try:
+        size = (folder / POINTS).stat().st_size
+        if size % POINT_BYTES or needs_numpy(size // POINT_BYTES):
+            return None
+        points = read_regular(folder / POINTS)
+    except FileNotFoundError:
+        return b""
+    for first, count, checksum in read_blocks(folder / SUMS):
+        if zlib.crc32(points[first * POINT_BYTES :][: count * POINT_BYTES]) != checksum:
+            return None
+    return points
 
 
 def _damage(bad: list[tuple[int, int]], missing: int) -> list[str]:
@@ -236,12 +256,12 @@ def read_live(folder: Path) -> list[tuple[int, np.ndarray]]:
             data = np.fromfile(stream, np.uint8)
     except FileNotFoundError:
         return []
-    if not len(data) or len(data) % (2 * SLOT.itemsize):
+    if not len(data) or len(data) % (2 * SLOT_BYTES):
         return []
     halves = []
     for half in data.reshape(2, -1):
-        base, stamp, _ = half[: SLOT.itemsize].view(np.uint64).tolist()
-        points = points_in(half[SLOT.itemsize :].view(SLOT), stamp)
+        base, stamp, _ = half[:SLOT_BYTES].view(np.uint64).tolist()
+        points = points_in(half[SLOT_BYTES:].view(SLOT), stamp)
         if stamp and len(points):  # a stamp of 0: the half was never used
             halves.append((base, points))
     return sorted(halves, key=operator.itemgetter(0))
@@ -297,7 +317,7 @@ def read_metric(
     for _ in range(_ATTEMPTS):
         live = read_live(folder)
         before = _status(folder)
-        size = before[1] // POINT.itemsize
+        size = before[1] // POINT_BYTES
         parts, num_points = [], 0
         for start in range(0, max(size, 1), _PIECE):
             # The last piece ends where the file ends by now.
@@ -318,7 +338,7 @@ def _places_of(folder: Path, version: Hashable, ids: Iterable[int]) -> np.ndarra
     When many metrics of a run are read, the places of all are found at once, and kept until another run is read.
     """
     global _last_read
-    (key, num_reads, places_by_metric), count = _last_read, _status(folder)[1] // POINT.itemsize
+    (key, num_reads, places_by_metric), count = _last_read, _status(folder)[1] // POINT_BYTES
     if key != (folder, version):
         key, num_reads, places_by_metric = (folder, version), 0, {}
     if num_reads == _MANY_READS and _FEW_POINTS < count <= _MAX_PLACED_POINTS:
@@ -342,7 +362,7 @@ def _all_places(folder: Path) -> dict[int, np.ndarray]:
 
 def _points_at(folder: Path, places: np.ndarray) -> np.ndarray:
     """Read the points with some numbers, one by one."""
-    size = POINT.itemsize
+    size = POINT_BYTES
     with open_regular(folder / POINTS) as stream:
         handle = stream.fileno()
         data = b"".join(pread(handle, size, place * size) for place in places.tolist())
@@ -368,7 +388,7 @@ def latest_summary(folder: Path, written: Mapping[str, Any]) -> dict[str, Any] |
 
     None if `written`, the content of its `summary.json`, has them all.
     """
-    live, num_points = read_live(folder), _status(folder)[1] // POINT.itemsize
+    live, num_points = read_live(folder), _status(folder)[1] // POINT_BYTES
     new = [there[max(0, num_points - base) :] for base, there in live]
     counts = [row.get("count") for row in written.values() if isinstance(row, Mapping)]
     if sum(count for count in counts if isinstance(count, int)) == num_points + sum(map(len, new)):

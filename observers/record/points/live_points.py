@@ -24,17 +24,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-import numpy as np
-
-from sacristan.observers.record.points.points import SLOT, STAMP_SHIFT, TICKS_PER_S, Metric, points_in
+from sacristan.observers.record.points.points import SLOT_BYTES, STAMP_SHIFT, TICKS_PER_S, Metric, packed
 
 __all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints"]
 
 _log = logging.getLogger(__name__)
 
 HALF_POINTS = 65_535
-_SLOT_BYTES = SLOT.itemsize
-_SLOT = struct.Struct("@qdII")
+_SLOT, _POINT = struct.Struct("@qdII"), struct.Struct("<IIqd")
 _PACK = _SLOT.pack
 _BASE = struct.Struct("@Q").pack_into
 _BITS, _FLOAT = struct.Struct("@q"), struct.Struct("@d")
@@ -66,11 +63,10 @@ class Half:
         later: Points whose value is fetched later, by the number that their slot holds as its step until then.
     """
 
-    def __init__(self, memory: mmap.mmap, offset: int, num_slots: int) -> None:
+    def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self.memory = memory
         self._offset = offset
-        self._at = offset + _SLOT_BYTES
-        self._slots = np.frombuffer(memory, SLOT, num_slots, self._at)
+        self._at = offset + SLOT_BYTES
         self.num_used = self.base = self.stamp = 0
         self.later: dict[int, _Later] = {}
 
@@ -91,34 +87,35 @@ class Half:
 
     def num_taken(self) -> int:
         """Return the number of slots taken so far."""
-        return (self.memory.tell() - self._at) // _SLOT_BYTES
+        return (self.memory.tell() - self._at) // SLOT_BYTES
 
-    def points(self) -> tuple[np.ndarray, int]:
-        """Return the half's points (n,) of `POINT`, and the number of values that could not be fetched."""
+    def points(self) -> tuple[bytes, int]:
+        """Return the half's points, packed, and the number of values that could not be fetched."""
         num_failed = 0
-        slots = self._slots[: self.num_used]
         if self.later:
-            waiting = np.flatnonzero(slots["tag"] == 0)
-            slot_of = dict(zip(slots["step"][waiting].tolist(), waiting.tolist(), strict=True))
+            slots = _SLOT.iter_unpack(self._slots(self.num_used))
+            slot_of = {step: number for number, (step, _, _, tag) in enumerate(slots) if tag == 0}
             for number, point in list(self.later.items()):
                 try:
                     slot = point.bits, point.fetch(), point.tick, point.tag
-                    _SLOT.pack_into(self.memory, self._at + slot_of[number] * _SLOT_BYTES, *slot)
+                    _SLOT.pack_into(self.memory, self._at + slot_of[number] * SLOT_BYTES, *slot)
                 except Exception as error:
                     num_failed += 1
                     _log.error("a value could not be fetched from its device (%s: %s)", type(error).__name__, error)
                 del self.later[number]
-        return points_in(slots, self.stamp), num_failed
+        return packed(self._slots(self.num_used), self.stamp), num_failed
 
     def ids(self, num_slots: int) -> list[int]:
         """Return the metric id of each point in the first slots, including points whose value is fetched later."""
-        there = points_in(self._slots[:num_slots], self.stamp)["metric"].tolist()
+        there = [number for number, *_ in _POINT.iter_unpack(packed(self._slots(num_slots), self.stamp))]
         return there + [(point.tag & MAX_METRICS) - 1 for point in list(self.later.values())]
+
+    def _slots(self, num_slots: int) -> bytes:
+        return self.memory[self._at : self._at + num_slots * SLOT_BYTES]
 
     def clear(self) -> None:
         """Clear all slots, after their points have been moved."""
-        # Assigning to a slice of numpy structures would fill them one by one.
-        self.memory[self._at : self._at + self.num_used * _SLOT_BYTES] = bytes(self.num_used * _SLOT_BYTES)
+        self.memory[self._at : self._at + self.num_used * SLOT_BYTES] = bytes(self.num_used * SLOT_BYTES)
         self.num_used = 0
 
 
@@ -141,7 +138,7 @@ class LivePoints:
         self._open(self._halves[0], base)
 
     def _map(self) -> tuple[Half, Half]:
-        half_bytes = _SLOT_BYTES * (1 + self._half_points)
+        half_bytes = SLOT_BYTES * (1 + self._half_points)
         memories = None
         if self._path is not None:
             try:
@@ -149,7 +146,7 @@ class LivePoints:
             except (OSError, ValueError, AttributeError) as error:
                 self.trouble = getattr(error, "strerror", None) or str(error)
         first, second = memories or (mmap.mmap(-1, half_bytes), mmap.mmap(-1, 2 * half_bytes))
-        return Half(first, 0, self._half_points), Half(second, half_bytes, self._half_points)
+        return Half(first, 0), Half(second, half_bytes)
 
     def _open(self, half: Half, base: int) -> None:
         half.open(base)
@@ -266,7 +263,7 @@ class LivePoints:
     @property
     def num_bytes(self) -> int:
         """Size of the file, which `remove` frees; 0 without a file."""
-        return 2 * _SLOT_BYTES * (1 + self._half_points) if self._path is not None and self.trouble is None else 0
+        return 2 * SLOT_BYTES * (1 + self._half_points) if self._path is not None and self.trouble is None else 0
 
     def close(self) -> None:
         """Reject points from now on; `swap` still returns those that are here."""
@@ -301,12 +298,12 @@ class LivePoints:
                 self._path.unlink()
         with self._lock:
             # The file keeps its room while it is mapped.
-            self._halves = Half(_no_memory(), 0, 1), Half(_no_memory(), 0, 1)
+            self._halves = Half(_no_memory(), 0), Half(_no_memory(), 0)
             self._active = self._halves[0]
 
 
 def _no_memory() -> mmap.mmap:
-    return mmap.mmap(-1, 2 * _SLOT_BYTES)
+    return mmap.mmap(-1, 2 * SLOT_BYTES)
 
 
 def _refuse(data: bytes) -> NoReturn:

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from sacristan.configs.later import numpy as np
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.json_text import as_text
 from sacristan.observers.record.points.intact_points import (
@@ -24,7 +23,7 @@ from sacristan.observers.record.points.intact_points import (
 )
 from sacristan.observers.record.points.live_points import HALF_POINTS
 from sacristan.observers.record.points.point_log import ChildPoints, PointLog
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, GrowingSummaries, Metric
+from sacristan.observers.record.points.points import POINT, POINT_BYTES, TICKS_PER_S, GrowingSummaries, Metric
 from sacristan.observers.record.points.rewinding import read_position
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
 
@@ -43,7 +42,7 @@ class PointFiles(PointLog):
         super().__init__(folder)
         self.folder: Path = folder
         self._say = say
-        self._points = AppendFile(folder / POINTS, POINT.itemsize, self._note_written, say)
+        self._points = AppendFile(folder / POINTS, POINT_BYTES, self._note_written, say)
         self._sums = AppendFile(folder / SUMS, ENTRY_BYTES, say=say)
         # Whether checksums of lost points were removed, and the checksums of new points that are not written yet.
         self._is_open = False
@@ -68,12 +67,12 @@ class PointFiles(PointLog):
     @property
     def num_lost_bytes(self) -> int:
         """Bytes that were lost because they could not be written, or not be fetched from a device."""
-        return sum(file.num_lost_bytes for file in self.files) + self._num_lost_points * POINT.itemsize
+        return sum(file.num_lost_bytes for file in self.files) + self._num_lost_points * POINT_BYTES
 
     @property
     def num_lost_points(self) -> int:
         """Points that were lost in the same way."""
-        return self._points.num_lost_bytes // POINT.itemsize + self._num_lost_points
+        return self._points.num_lost_bytes // POINT_BYTES + self._num_lost_points
 
     def begin(self, start: float, half_points: int = HALF_POINTS, path: Path | None = None, base: int = 0) -> None:
         # In memory that outlives the process, if possible.
@@ -99,8 +98,8 @@ class PointFiles(PointLog):
     def _num_points(self) -> int:
         return self._points.num_records
 
-    def _keep(self, base: int, points: np.ndarray) -> None:
-        self._append_points(points[max(0, self._num_points() - base) :].tobytes())
+    def _keep(self, base: int, points: bytes) -> None:
+        self._append_points(points[max(0, self._num_points() - base) * POINT_BYTES :])
         self._note(base, points)
 
     def add_batch(self, name: Any, steps: list, values: list, ticks: np.ndarray) -> None:
@@ -121,7 +120,7 @@ class PointFiles(PointLog):
         with self.turn:
             start = self._num_points()
             self._append_points(points.tobytes())
-            self._note(start, points)
+            self._note(start, points.tobytes())
 
     def _add_one_by_one(self, name: str, steps: list, values: list, ticks: np.ndarray) -> None:
         """Append points of which some are not numbers of 64 bits."""
@@ -182,8 +181,8 @@ class PointFiles(PointLog):
         except OSError as error:
             self._say(self._sums.path, error)
 
-    def _note(self, start: int, points: np.ndarray) -> None:
-        """Note points (n,) that were appended at `start`, for the summaries."""
+    def _note(self, start: int, points: bytes) -> None:
+        """Note packed points that were appended at `start`, for the summaries."""
         # Pending points may be dropped; those that are not are read from the file later.
         if not self._points.num_pending_bytes and self._summaries.note(start, points):
             self._summaries.extend(self._points.num_written, self.names)
@@ -194,7 +193,7 @@ class PointFiles(PointLog):
 
     def _note_written(self, at: int, data: memoryview) -> None:
         self.num_changes += 1
-        self._new_sums += entries_of(data, at // POINT.itemsize)
+        self._new_sums += entries_of(data, at // POINT_BYTES)
 
     def _write_sums(self) -> None:
         """Append the checksums of written points; afterwards, so that none describes points that do not exist."""

@@ -20,13 +20,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from sacristan.observers.errors import MetricError
 from sacristan.observers.record.append_file import pwrite
 from sacristan.observers.record.files import BINARY
 from sacristan.observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
-from sacristan.observers.record.points.points import POINT, Metric, Names, is_rewound
+from sacristan.observers.record.points.points import Metric, Names, is_rewound
 from sacristan.observers.record.schema import CHILD_POINTS
 
 try:
@@ -38,8 +36,6 @@ __all__ = ["ChildPoint", "ChildPoints", "PointLog"]
 
 _log = logging.getLogger(__name__)
 
-_NONE = np.empty(0, POINT)
-
 
 class PointLog:
     """Takes the points of one run; a subclass such as `PointFiles` keeps them.
@@ -50,7 +46,7 @@ class PointLog:
         folder: The record's folder; None without a record.
         names: By metric id: the name, and whether steps are floats.
         keeps_new: Whether moved points are kept for `take_new`.
-        look: Called with the points and `names` whenever points were moved.
+        look: Called with the points, packed, and `names` whenever points were moved.
         turn: The lock held while points are moved.
     """
 
@@ -59,12 +55,12 @@ class PointLog:
         self.metrics: dict[str, Metric] = {}
         self.names: dict[int, tuple[str, bool]] = {}
         self.keeps_new = False
-        self.look: Callable[[np.ndarray, Names], None] | None = None
+        self.look: Callable[[bytes, Names], None] | None = None
         self.turn = threading.RLock()
         self._live: LivePoints | None = None
         self._is_draining = False
         self._num_lost_points = 0
-        self._new: list[np.ndarray] = []
+        self._new: list[bytes] = []
         self._naming = threading.RLock()
         self._next_id = 0
         # The id of every name this process has met.
@@ -140,10 +136,10 @@ class PointLog:
             self.look(points, self.names)
         half.clear()
 
-    def take_new(self) -> np.ndarray:
-        """Return the points (n,) of `POINT` moved since the last call; none unless `keeps_new` is set."""
+    def take_new(self) -> bytes:
+        """Return the points moved since the last call, packed; none unless `keeps_new` is set."""
         with self.turn:
-            new = np.concatenate([_NONE, *self._new])
+            new = b"".join(self._new)
             self._new.clear()
         return new
 
@@ -156,8 +152,8 @@ class PointLog:
         """Return the number of points kept."""
         return 0
 
-    def _keep(self, base: int, points: np.ndarray) -> None:
-        """Keep points (n,) that follow `base` others, except those that are kept already."""
+    def _keep(self, base: int, points: bytes) -> None:
+        """Keep packed points that follow `base` others, except those that are kept already."""
 
     # ------------------------------------------------------------------ counting
 

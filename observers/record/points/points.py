@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
+from sacristan.configs.later import numpy as np
 
 if TYPE_CHECKING:
     import pandas
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 __all__ = [
     "NO_SUMMARIES",
     "POINT",
+    "POINT_BYTES",
     "SLOT",
+    "SLOT_BYTES",
     "STAMP_SHIFT",
     "TICKS_PER_S",
     "GrowingSummaries",
@@ -30,10 +33,14 @@ __all__ = [
     "Names",
     "Series",
     "Summaries",
+    "add_packed_to_summaries",
     "add_to_summaries",
     "by_name",
+    "few_points",
     "is_rewound",
+    "needs_numpy",
     "of_metrics",
+    "packed",
     "points_in",
     "rows_by_metric",
     "split_metrics",
@@ -42,10 +49,18 @@ __all__ = [
 ]
 
 # metric: id in metrics.names.jsonl; time: ticks since the run started; step: see `to_steps`.
-POINT = np.dtype([("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")])
+POINT = [("metric", "<u4"), ("time", "<u4"), ("step", "<i8"), ("value", "<f8")]
+POINT_BYTES = 24
 # The same for a point in `metrics.live`, in the machine's byte order; the tag is written last.
-SLOT = np.dtype([("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")])
+SLOT = [("step", "=i8"), ("value", "=f8"), ("time", "=u4"), ("tag", "=u4")]
+SLOT_BYTES = 24
 STAMP_SHIFT = 24
+_POINT = struct.Struct("<IIqd")
+# The same of a point and a slot, with the bits of the value as an int.
+_POINT_BITS, _SLOT_BITS = struct.Struct("<IIqq"), struct.Struct("=qqII")
+_STEP, _FLOAT_STEP = struct.Struct("<q"), struct.Struct("<d")
+# So many points take less time without NumPy than NumPy takes to be imported, in a script that does not use it.
+_FEW = 1000
 # A tick is 10 ms, so 32 bits of ticks last for 497 days.
 TICKS_PER_S = 100
 
@@ -127,6 +142,33 @@ def to_steps(steps: np.ndarray, as_float: bool) -> np.ndarray:
     return (steps.view("<f8") if as_float else steps).astype(np.float64 if as_float else np.int64, copy=False)
 
 
+def needs_numpy(num_points: int) -> bool:
+    """Return whether to handle points with NumPy: it is imported already, or they are many."""
+    return "numpy" in sys.modules or num_points > _FEW
+
+
+def packed(slots: bytes, stamp: int) -> bytes:
+    """Return the points among the bytes of slots, as they are in `metrics.bin`; see `points_in`."""
+    if needs_numpy(len(slots) // SLOT_BYTES):
+        return points_in(np.frombuffer(slots, SLOT), stamp).tobytes()
+    return b"".join(
+        _POINT_BITS.pack((tag & (2**STAMP_SHIFT - 1)) - 1, time, step, bits)
+        for step, bits, time, tag in _SLOT_BITS.iter_unpack(slots)
+        if tag >> STAMP_SHIFT == stamp
+    )
+
+
+def few_points(points: bytes, names: Names) -> dict[str, list[tuple[int, int | float, float]]]:
+    """Return time, step and value of packed points by metric, without those whose id has no name."""
+    rows = list(_POINT.iter_unpack(points))
+    found: dict[str, list] = {names[number][0]: [] for number in sorted({row[0] for row in rows}) if number in names}
+    for number, time, step, value in rows:
+        if number in names:
+            name, is_float = names[number]
+            found[name].append((time, _FLOAT_STEP.unpack(_STEP.pack(step))[0] if is_float else step, value))
+    return found
+
+
 def points_in(slots: np.ndarray, stamp: int) -> np.ndarray:
     """Return the points (m,) of `POINT` among the slots (n,) of `SLOT` of one half of `metrics.live`, as logged.
 
@@ -199,7 +241,7 @@ def _taken(points: np.ndarray, rows: np.ndarray | slice) -> np.ndarray:
     """Return some of the points, in words of 64 bits, which numpy takes in a tenth of the time of structures."""
     if isinstance(rows, slice):
         return points[rows]
-    words = np.ascontiguousarray(points).view(np.uint64).reshape(-1, POINT.itemsize // 8)
+    words = np.ascontiguousarray(points).view(np.uint64).reshape(-1, POINT_BYTES // 8)
     return words.take(rows, 0).view(POINT).reshape(-1)
 
 
@@ -220,7 +262,6 @@ def rows_by_metric(metric: np.ndarray) -> dict[int, np.ndarray | slice]:
 # ---------------------------------------------------------------------- summaries
 
 CHUNK_POINTS = 2**18
-_NONE = np.empty(0, POINT)
 # Sums are counted in the least float, 2**-1074, of which every finite float is a multiple.
 _UNIT_BITS = 1074
 # Greater numbers could overflow while they are split, and are added one by one.
@@ -247,33 +288,34 @@ class GrowingSummaries:
         self._read = read
         # The summaries, and the number of points in them, which change together.
         self._done: tuple[Summaries, int] = (NO_SUMMARIES, 0)
-        # Points that are still in memory, and the number of the first one in the file.
-        self._fresh: list[np.ndarray] = []
+        # Packed points that are still in memory, and the number of the first one in the file.
+        self._fresh: list[bytes] = []
         self._start = self._num_fresh = 0
 
-    def note(self, start: int, points: np.ndarray) -> bool:
-        """Keep points that were appended after `start` others; return whether it is time to call `extend`."""
+    def note(self, start: int, points: bytes) -> bool:
+        """Keep packed points that were appended after `start` others; return whether it is time to call `extend`."""
         if self._start + self._num_fresh != start:
             self._fresh, self._start, self._num_fresh = [], start, 0
         self._fresh.append(points)
-        self._num_fresh += len(points)
+        self._num_fresh += len(points) // POINT_BYTES
         return self._num_fresh >= CHUNK_POINTS
 
     def extend(self, num_points: int, names: Names) -> dict[str, dict[str, Any]]:
         """Extend the summaries to all points in the file, and return them."""
         summary, done = self._done
-        start, fresh = self._start, np.concatenate([_NONE, *self._fresh]) if self._fresh else _NONE
-        self._fresh, self._start, self._num_fresh = [], start + len(fresh), 0
+        start, num_fresh, fresh = self._start, self._num_fresh, b"".join(self._fresh)
+        self._fresh, self._start, self._num_fresh = [], start + num_fresh, 0
         while done < num_points:
             end = min(done + CHUNK_POINTS, num_points)
-            if start <= done and end <= start + len(fresh):
-                points = fresh[done - start : end - start]
+            if start <= done and end <= start + num_fresh:
+                part = fresh[(done - start) * POINT_BYTES : (end - start) * POINT_BYTES]
+                num_new, summary = end - done, add_packed_to_summaries(summary, part, names)
             else:
                 points = self._read(done, end)
-            if not len(points):  # the file was removed
+                num_new, summary = len(points), add_to_summaries(summary, points, names)
+            if not num_new:  # the file was removed
                 break
-            done += len(points)
-            summary = add_to_summaries(summary, points, names)
+            done += num_new
             self._done = summary, done
         return summary.rows
 
@@ -330,6 +372,21 @@ def add_to_summaries(before: Summaries, points: np.ndarray, names: Names) -> Sum
         totals[name] = before.totals.get(name, 0) + new["total"]
         changed[name] = _joined(before.rows.get(name), new, totals[name])
     return Summaries({**before.rows, **changed}, {**before.totals, **totals})
+
+
+def add_packed_to_summaries(before: Summaries, points: bytes, names: Names) -> Summaries:
+    """Return the summaries after more packed points; see `add_to_summaries`."""
+    if needs_numpy(len(points) // POINT_BYTES):
+        return add_to_summaries(before, np.frombuffer(points, POINT), names)
+    rows, totals = dict(before.rows), dict(before.totals)
+    for name, new in few_points(points, names).items():
+        for _, step, value in new:
+            is_finite = math.isfinite(value)
+            totals[name] = totals.get(name, 0) + (_in_units(value) if is_finite else 0)
+            one = {"count": 1, "finite": int(is_finite), "numbers": int(not math.isnan(value))}
+            at = {"first": value, "min": value, "min_step": step, "max": value, "max_step": step}
+            rows[name] = _joined(rows.get(name), {**one, **at, "last": value, "last_step": step}, totals[name])
+    return Summaries(rows, totals)
 
 
 def _summaries_of(rows: np.ndarray, is_float: np.ndarray, starts: np.ndarray) -> Iterator[dict[str, Any]]:

@@ -43,6 +43,45 @@ print(sacred.optional.has_pandas, sacred.optional.pandas is pandas, json.dumps(f
 """
 
 
+PUT_OFF = """
+import decimal, json, sys
+import sacred
+HOSTS = sacred.host_info.get_host_info()
+import numpy, yaml, munch
+import sacred.optional as found
+from sacred.config import config_files, custom_containers
+from sacred.serializer import flatten, restore
+
+arrays = {"a": numpy.arange(3), "b": numpy.float32(0.5), "c": numpy.zeros((2, 2))}
+assert (restore(flatten(arrays))["c"] == 0).all()
+config = {"a": custom_containers.ReadOnlyDict(x=custom_containers.ReadOnlyList([1]))}
+with open("config.yaml", "w") as stream:
+    stream.write("a: {b: 1.5}")
+print(json.dumps({
+    "types": sorted((str(kind), str(same)) for kind, same in custom_containers.SIMPLIFY_TYPE.items()),
+    "arrays": flatten(arrays),
+    "yaml": [yaml.safe_dump(config), yaml.dump(config), config_files.load_config_file("config.yaml")],
+    "munch": munch.Munch(a=1).toYAML(),
+    "backends": __import__("jsonpickle").json._backend_names,
+    "versions": [munch.__version__, __import__("jsonpickle").__version__],
+    "settings": sacred.SETTINGS.toDict(),
+    "rnd": int(sacred.randomness.create_rnd(1).integers(1000)),
+    "has": [found.has_numpy, found.has_yaml, found.np.ndarray is numpy.ndarray, found.yaml.load is yaml.load],
+    "different": [bool(custom_containers.is_different(*pair)) for pair in [(1, 1.0), ([1], [2])]],
+    "mime": sacred.observers.mongo.mimetype_detector.guess_type("x.ipynb"),
+    "host": HOSTS,
+    "libc": found.libc.fflush(None),
+    "usage": sacred.experiment.docopt("Usage: x A", ["1"])["A"],
+    "version": str(found.parse_version("1.2")),
+}, sort_keys=True))
+"""
+LIGHT = """
+import sys, sacristan.experiments
+print([name for name in HEAVY if name in sys.modules])
+"""
+HEAVY = ["cpuinfo", "importlib.metadata", "mimetypes", "numpy", "pandas", "psutil", "pydoc", "pynvml", "torch", "yaml"]
+
+
 GONE = """
 class Gone:
     @staticmethod
@@ -183,3 +222,40 @@ def test_experiment_trains_where_names_are_gone_and_workers_are_not_forked(tmp_p
 def test_sacred_finds_packages_without_setuptools_as_with_it():
     """In three forks of a process that imports torch, which takes most of the time."""
     assert run(PACKAGES, GONE=GONE).splitlines()[1:] == ["the same", "the same"]
+
+
+def test_what_is_put_off_is_as_with_sacred_alone_once_it_is_there(tmp_path):
+    def seen(before):
+        command = [sys.executable, "-W", "ignore", "-c", before + PUT_OFF]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    assert seen("import sacristan.ingredients") == seen("")
+
+
+def test_experiments_are_imported_without_what_their_start_may_not_need():
+    assert run(f"HEAVY = {HEAVY}{LIGHT}") == "[]\n"
+
+
+def test_numpy_comes_whole_to_threads_and_forks_while_it_is_asked_for():
+    script = """
+import os, sys, threading
+from sacristan.configs.later import numpy
+assert "numpy" not in sys.modules
+gate, seen = threading.Barrier(9), []
+def ask():
+    gate.wait()
+    seen.append(int(numpy.arange(3).sum()))
+threads = [threading.Thread(target=ask) for _ in range(8)]
+for thread in threads: thread.start()
+gate.wait()
+if os.fork() == 0:
+    import numpy as own
+    print(own.ones(2).sum(), flush=True)
+    os._exit(0)
+os.wait()
+for thread in threads: thread.join()
+print(seen == [3] * 8, numpy.ndarray is sys.modules["numpy"].ndarray)
+"""
+    assert run(script) == "2.0\nTrue True\n"

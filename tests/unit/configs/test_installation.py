@@ -2,12 +2,12 @@
 
 import json
 from importlib import metadata
-from types import SimpleNamespace
 
 import pytest
 
 from sacristan.configs import installation
 from sacristan.configs.installation import install_command, missing_package, origin
+from sacristan.configs.installed import Package
 
 
 @pytest.fixture
@@ -15,13 +15,12 @@ def installed(monkeypatch):
     """Say where the lab was installed from: `installed(**direct_url)`, as pip writes it down."""
 
     def install(**direct_url):
-        text = json.dumps(direct_url) if direct_url else None
+        files = {"METADATA": "Name: sacristan\nVersion: 0.3.0\n"}
+        files |= {"direct_url.json": json.dumps(direct_url)} if direct_url else {}
         requires = ["torch>=2.6", "optuna>=5; extra == 'sweeps'", 'cmaes>=0.11; extra == "sweeps"']
-        found = SimpleNamespace(read_text=lambda name: text if name == "direct_url.json" else None)
         monkeypatch.setattr(installation, "checkout", lambda: None)
-        monkeypatch.setattr(metadata, "distribution", lambda name: found)
+        monkeypatch.setattr(installation, "find_package", lambda name: Package(files.get))
         monkeypatch.setattr(metadata, "requires", lambda name: requires)
-        monkeypatch.setattr(metadata, "version", lambda name: "0.3.0")
         installation._direct_url.cache_clear()
 
     yield install

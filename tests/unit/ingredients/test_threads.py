@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.ingredients.device import is_asked_for_threads, let_threads_sleep, threads_sleep
+from sacristan.ingredients.config.threads import is_asked_for_threads, let_threads_sleep, threads_sleep
 from tests.processes import run
 
 LAB = Path(__file__).parents[4]

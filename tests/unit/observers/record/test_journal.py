@@ -14,7 +14,7 @@ from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points.points import POINT_BYTES
 from sacristan.observers.record.schema import NAMES, POINTS, VALUES
 
 
@@ -29,7 +29,7 @@ def test_points_take_24_bytes_and_old_ones_are_not_touched(tmp_path):
     before = (tmp_path / POINTS).read_bytes()
     fill(journal, 50, start=100)
     after = (tmp_path / POINTS).read_bytes()
-    assert len(after) == 150 * POINT.itemsize
+    assert len(after) == 150 * POINT_BYTES
     assert after.startswith(before)
 
 

@@ -6,7 +6,7 @@ from sacristan.observers import read_metrics
 from sacristan.observers.record import schema
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import POINT, summarize
+from sacristan.observers.record.points.points import POINT_BYTES, summarize
 from sacristan.observers.record.schema import NAMES, MetricNames, read_json_lines, read_names
 
 
@@ -15,7 +15,7 @@ def ticks(count):
 
 
 def test_point_takes_24_bytes():
-    assert POINT.itemsize == 24
+    assert POINT_BYTES == 24
 
 
 def test_read_metrics_of_an_empty_folder_is_empty(tmp_path):

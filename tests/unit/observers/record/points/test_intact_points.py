@@ -21,7 +21,7 @@ from sacristan.observers.record.points.intact_points import (
     read_intact_points,
     read_metric,
 )
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points.points import POINT, POINT_BYTES
 from sacristan.observers.record.points.rewinding import held, num_missing, read_position
 from sacristan.observers.record.schema import LIVE, POINTS, SUMS, MetricNames
 
@@ -59,7 +59,7 @@ def steps_in(folder):
 def test_flipped_bit_costs_its_block_and_is_told_once(tmp_path, caplog, at):
     record(tmp_path).close()
     assert steps_in(tmp_path) == list(range(30))
-    flip(tmp_path / POINTS, 13 * POINT.itemsize + at, at % 8)
+    flip(tmp_path / POINTS, 13 * POINT_BYTES + at, at % 8)
     assert steps_in(tmp_path) == [*range(10), *range(20, 30)]
     assert steps_in(tmp_path) == [*range(10), *range(20, 30)]
     assert caplog.messages == [f"{tmp_path / POINTS}: points 10 to 19 are damaged: their checksum differs, 10 left out"]
@@ -67,7 +67,7 @@ def test_flipped_bit_costs_its_block_and_is_told_once(tmp_path, caplog, at):
 
 def test_any_part_of_a_record_is_read_without_its_damaged_blocks(tmp_path):
     record(tmp_path, (3, 1, 5, 2, 7)).close()
-    flip(tmp_path / POINTS, 5 * POINT.itemsize)
+    flip(tmp_path / POINTS, 5 * POINT_BYTES)
     for start in range(19):
         for stop in (*range(start, 20), None):
             points, count = read_intact_points(tmp_path, start, stop)
@@ -79,13 +79,13 @@ def test_any_part_of_a_record_is_read_without_its_damaged_blocks(tmp_path):
 def test_points_without_checksums_are_taken_as_they_are(tmp_path, caplog):
     record(tmp_path).close()
     (tmp_path / SUMS).unlink()  # of an earlier version
-    flip(tmp_path / POINTS, 13 * POINT.itemsize + 8, 1)
+    flip(tmp_path / POINTS, 13 * POINT_BYTES + 8, 1)
     assert steps_in(tmp_path) == [*range(13), 15, *range(14, 30)]
     again = Journal(tmp_path)
     again.recall()
     again.points.begin(START)
     write(again, [5], step=30)
-    flip(tmp_path / POINTS, 31 * POINT.itemsize)
+    flip(tmp_path / POINTS, 31 * POINT_BYTES)
     assert steps_in(tmp_path) == [*range(13), 15, *range(14, 30)]
 
 
@@ -136,7 +136,7 @@ def test_points_that_are_moved_from_a_killed_process_get_their_checksum(tmp_path
 def test_record_that_lost_its_end_goes_on_without_the_checksums_of_it(tmp_path, caplog, left):
     record(tmp_path).close()
     with (tmp_path / POINTS).open("r+b") as stream:
-        stream.truncate(left * POINT.itemsize + 5)
+        stream.truncate(left * POINT_BYTES + 5)
     assert steps_in(tmp_path) == list(range(left))
     assert caplog.messages == [f"{tmp_path / POINTS}: {30 - left} points are missing at its end"]
     caplog.clear()
@@ -161,7 +161,7 @@ def test_points_that_wait_for_the_disk_get_their_checksum_when_they_are_written(
     assert len(read_blocks(tmp_path / SUMS)) == 1
     write(journal, [5], step=15)
     assert [block[:2] for block in read_blocks(tmp_path / SUMS)] == [(0, 5), (5, 15)]
-    flip(tmp_path / POINTS, 19 * POINT.itemsize)
+    flip(tmp_path / POINTS, 19 * POINT_BYTES)
     assert steps_in(tmp_path) == list(range(5))
 
 
@@ -170,7 +170,7 @@ def test_rewinding_leaves_damaged_points_out_and_says_how_many_are_missing(tmp_p
     position = read_position(journal.folder)
     write(journal, [10], step=30)
     journal.close()
-    flip(tmp_path / POINTS, 25 * POINT.itemsize)
+    flip(tmp_path / POINTS, 25 * POINT_BYTES)
     assert num_missing(held(tmp_path, position), position) == 10
     again = Journal(tmp_path)
     again.recall()
@@ -243,8 +243,8 @@ def test_many_metrics_read_one_by_one_are_those_read_at_once(tmp_path, monkeypat
                 assert getattr(series, field).flags.writeable
 
     check(1)
-    assert sizes == [POINT.itemsize] * 6 * 4  # of the last four, each point by itself
-    flip(tmp_path / POINTS, 5 * POINT.itemsize)
+    assert sizes == [POINT_BYTES] * 6 * 4  # of the last four, each point by itself
+    flip(tmp_path / POINTS, 5 * POINT_BYTES)
     check(2)
     check(None)
     assert len(sizes) == 6 * 4

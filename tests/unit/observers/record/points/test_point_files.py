@@ -19,7 +19,7 @@ from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points import intact_points, live_points
 from sacristan.observers.record.points.intact_points import read_all_points, read_live, read_metric
 from sacristan.observers.record.points.live_points import Half
-from sacristan.observers.record.points.points import POINT, SLOT
+from sacristan.observers.record.points.points import POINT, POINT_BYTES, SLOT, SLOT_BYTES
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0
@@ -65,7 +65,7 @@ def test_one_metric_is_read_as_all_are_piece_by_piece(tmp_path, monkeypatch, pie
     for step in range(120):  # of which some are in memory yet
         log(points, "loss", step if step % 3 else step + 0.5, step / 7)
         log(points, "other", step, 1.0)
-    assert 0 < (tmp_path / POINTS).stat().st_size < 240 * POINT.itemsize
+    assert 0 < (tmp_path / POINTS).stat().st_size < 240 * POINT_BYTES
     for name, expected in read_metrics(tmp_path).items():
         found = read_metric(tmp_path, name)
         np.testing.assert_array_equal(found.to_pandas(), expected.to_pandas())
@@ -81,9 +81,9 @@ def test_points_move_to_the_journal_in_24_bytes_each_and_the_file_goes_at_the_en
         log(journal.points, "loss", step, step)
     journal.points.keeps_new = True
     journal.points.drain()
-    assert journal.points.take_new()["value"].tolist() == list(range(30))
-    assert len(journal.points.take_new()) == 0
-    assert (tmp_path / POINTS).stat().st_size == 30 * POINT.itemsize
+    assert np.frombuffer(journal.points.take_new(), POINT)["value"].tolist() == list(range(30))
+    assert journal.points.take_new() == b""
+    assert (tmp_path / POINTS).stat().st_size == 30 * POINT_BYTES
     log(journal.points, "loss", 30, 30)
     assert steps_in(tmp_path) == list(range(31))
     journal.close()
@@ -150,7 +150,7 @@ def test_point_that_was_half_written_is_none_and_hides_no_other(tmp_path):
         log(points, "loss", step, step)
     # The process is killed in the middle of the second one: its tag, which comes last, is not there yet.
     data = np.memmap(tmp_path / LIVE, np.uint8)
-    slots = data[24 : 24 + 3 * SLOT.itemsize].view(SLOT)
+    slots = data[24 : 24 + 3 * SLOT_BYTES].view(SLOT)
     slots["tag"][1] = 0
     assert steps_in(tmp_path) == [0, 2]
     # A page of an earlier filling, which a power cut has left.
@@ -180,7 +180,7 @@ def test_value_that_cannot_be_fetched_is_said_and_counted_and_takes_no_other_wit
     log(journal.points, "loss", 2, 2.5)
     journal.close()
     assert steps_in(tmp_path) == [0, 2]
-    assert journal.num_lost_bytes == POINT.itemsize
+    assert journal.num_lost_bytes == POINT_BYTES
     assert "the device is gone" in caplog.text
 
 
@@ -293,7 +293,7 @@ def test_old_file_is_taken_in_once_and_a_torn_tail_goes(tmp_path):
     again = Journal(tmp_path)
     again.recover()
     again.recover()
-    assert (tmp_path / POINTS).stat().st_size == 7 * POINT.itemsize
+    assert (tmp_path / POINTS).stat().st_size == 7 * POINT_BYTES
     assert steps_in(tmp_path) == list(range(7))
     again.recall()
     assert again.points.position() == {"loss": [7, 6]}
