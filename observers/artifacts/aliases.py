@@ -12,7 +12,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ __all__ = [
     "LATEST",
     "AliasMoves",
     "Move",
+    "carried",
     "check_alias",
     "check_removable",
     "is_same",
@@ -42,6 +43,7 @@ LATEST = "latest"
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[vV]?\d+")
 _FILE = re.compile(r"(?P<alias>.+)\.(?P<number>[1-9]\d{0,8})\.json")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?")
 _MAX_BYTES, _MAX_TEXT = 2**16, 200
 
 
@@ -52,7 +54,8 @@ class Move:
     Attributes:
         alias: The alias.
         number: 1 for its first move.
-        version, digest: The version that it names from then on; None if it was removed.
+        version, digest: The version that it names from then on; None if it was removed. A move that came from another
+            store, to a version that this one lacks, has a digest alone.
         was: The number of the version that it named before; None if there was none.
         by: The user who moved it.
         via: How the name of the user is known: `board`, `token` or `proxy`; empty for the user of a process.
@@ -80,7 +83,10 @@ class Move:
         texts = [document.get(name) for name in ("digest", "run")]
         if not all(value is None or isinstance(value, int) for value in numbers):
             return None
-        if not all(value is None or isinstance(value, str) for value in texts):
+        if not all(value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT) for value in texts):
+            return None
+        is_valid = _ALIAS.fullmatch(document["alias"]) and document["number"] > 0 and _TIME.fullmatch(document["time"])
+        if not is_valid or max(len(document["by"]), len(document["via"])) > _MAX_TEXT:
             return None
         values: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         return cls(**values)
@@ -180,6 +186,34 @@ def check_removable(name: str, version: int, newest: int, present: Mapping[str, 
 def is_same(move: Move, last: Move | None) -> bool:
     """Tell whether a move leaves an alias where it is."""
     return last is not None and (move.version, move.digest) == (last.version, last.digest)
+
+
+def carried(there: Sequence[Move], here: Sequence[Move], numbers: Mapping[str, int]) -> list[Move] | None:
+    """Return the moves of one alias that a store lacks of those in another; None if both have moved it on their own.
+
+    `there` are the moves that it has, and `numbers` its versions by digest. A move is known by time and digest. As long
+    as it lacks the version that the alias names now, it gets none. All are in the order of their numbers.
+    """
+    known, keys = [_identity(move) for move in there], [_identity(move) for move in here]
+    if not here or keys[-1] in known or (there and there[-1].digest == here[-1].digest):
+        return []
+    if known and known[-1] not in keys:
+        return None
+    lacking = here[keys.index(known[-1]) + 1 :] if known else here
+    last = here[-1]
+    if last.digest not in numbers and not (last.digest is None and known):
+        return []
+    found: list[Move] = []
+    was = there[-1].version if there else None
+    for number, move in enumerate(lacking, len(there) + 1):
+        version = None if move.digest is None else numbers.get(move.digest)
+        found.append(dataclasses.replace(move, number=number, version=version, was=was))
+        was = version
+    return found
+
+
+def _identity(move: Move) -> tuple[str, str | None]:
+    return move.time, move.digest
 
 
 def present_moves(moves: Iterable[Move]) -> dict[str, Move]:

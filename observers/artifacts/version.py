@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
@@ -27,6 +27,7 @@ __all__ = [
     "check_name",
     "digest_of",
     "from_manifest",
+    "is_name",
     "parse_reference",
 ]
 
@@ -258,12 +259,17 @@ def digest_of(files: Iterable[ArtifactFile]) -> str:
 
 def check_name(name: Any, what: str = "artifact name") -> str:
     """Check the name of an artifact, or of a type of artifacts, and return it."""
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_name(name):
         raise ArtifactError(
             f"{what}: got {name!r}, expected up to 128 letters (a-z, A-Z), digits, dots, underscores and hyphens, "
             "a letter or digit first"
         )
     return name
+
+
+def is_name(name: Any) -> TypeGuard[str]:
+    """Tell whether a value can be the name of an artifact."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,12 @@ class MongoAliases:
 
     def present(self, name: str) -> dict[str, Move]:
         """Return the last move of each alias that names a version, by alias, sorted."""
-        moves = map(Move.of, self._collections.artifact_aliases.find({"artifact": name}))
+        last: list[Document] = [
+            {"$match": {"artifact": name}},
+            {"$sort": {"alias": 1, "number": 1}},
+            {"$group": {"_id": "$alias", "move": {"$last": "$$ROOT"}}},
+        ]
+        moves = (Move.of(found["move"]) for found in self._collections.artifact_aliases.aggregate(last))
         return present_moves(move for move in moves if move is not None)
 
     def deliver(self, entry: Mapping[str, Any], version: int, run: str) -> None:

@@ -44,7 +44,8 @@ class AliasMove(TypedDict):
 
     Attributes:
         alias: The alias.
-        version: The number of the version that it names from then on; null if it was removed.
+        version: The number of the version that it names from then on; null if it was removed, or came from another
+            store with a version that this one lacks.
         was: The number of the version that it named before; null if there was none.
         by: Who moved it.
         via: How the name of the user is known: `board`, `token` or `proxy`; empty for the user of a process.
@@ -294,7 +295,7 @@ def _print_moves(name: str, moves: Sequence[Move]) -> None:
     rows = [
         [
             Cell(move.alias),
-            Cell(_named(move.version)),
+            Cell("not in this store" if move.version is None and move.digest else _named(move.version)),
             Cell(_named(move.was)),
             Cell(move.time[:19].replace("T", " ")),
             Cell(move.by),

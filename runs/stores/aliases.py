@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.observers.artifacts.aliases import (
     LATEST,
     Move,
+    carried,
     check_alias,
     is_same,
     next_move,
@@ -45,13 +46,26 @@ class Aliases:
 
     def of(self, name: str) -> dict[str, Move]:
         """Return the last move of each alias of an artifact that names a version, by alias."""
-        return present_moves(self.moves(name))
+        return present_moves(self._last(name).values())
 
     def moves(self, name: str) -> list[Move]:
         """Return all moves of the aliases of an artifact, the oldest first."""
+        return sorted(self._read(name, None), key=lambda move: (move.time, move.number))
+
+    def _read(self, name: str, keys: Collection[str] | None) -> list[Move]:
         _checked(check_name, name)
-        found = map(Move.of, self._store.backend.documents.read(_KIND, name).values())
-        return sorted((move for move in found if move is not None), key=lambda move: (move.time, move.number))
+        found = map(Move.of, self._store.backend.documents.read(_KIND, name, keys).values())
+        return [move for move in found if move is not None]
+
+    def _last(self, name: str) -> dict[str, Move]:
+        """Return the last move of each alias of an artifact; the others, which may be many, are not read."""
+        _checked(check_name, name)
+        numbers: dict[str, int] = {}
+        for key in self._store.backend.documents.read(_KIND, name, entries=()):
+            alias, _, number = key.rpartition(".")
+            if number.isdecimal():
+                numbers[alias] = max(numbers.get(alias, 0), int(number))
+        return {move.alias: move for move in self._read(name, [f"{alias}.{n}" for alias, n in numbers.items()])}
 
     def resolve(self, reference: str) -> StoredArtifact:
         """Return the version that `name`, `name:latest`, `name:v3`, `name:champion` or `name@DIGEST` stands for.
@@ -100,27 +114,57 @@ class Aliases:
             RunNotFoundError: If there is no such version.
         """
         _checked(check_alias, alias)
-        last = self._last(name, alias)
+        last = self._last(name).get(alias)
         move = self._next(last, name, alias, version, was)
         if is_same(move, last):
             assert last is not None
             return last
 
-        def written(now: Any) -> dict[str, Any]:
-            if now is not None:
-                named = Move.of(now) or "another version"
-                raise ChangedError(
-                    f"{name}:{alias} names {named}: another process was faster; look at it, and move it again"
-                )
-            if version is not None:
-                self._require(name, version)  # within the lock of a folder
-            return move.document()
-
-        self._store.backend.documents.change(_KIND, move.key, written, name)
+        self._write(name, move)
         if version is not None and not self._store.backend.artifact_versions(name, version):
             self.move(name, alias, None if last is None else last.version)  # a database has no lock
             raise ChangedError(f"{name}:v{version} has just been removed; {name}:{alias} names what it named before")
         return move
+
+    def _write(self, name: str, move: Move) -> None:
+        def written(now: Any) -> dict[str, Any]:
+            if now is not None:
+                named = Move.of(now) or "another version"
+                raise ChangedError(
+                    f"{name}:{move.alias} names {named}: another process was faster; look at it, and move it again"
+                )
+            if move.version is not None:
+                self._require(name, move.version)  # within the lock of a folder
+            return move.document()
+
+        self._store.backend.documents.change(_KIND, move.key, written, name)
+
+    def follow(self, name: str, moves: Iterable[Move]) -> list[str]:
+        """Let the aliases of an artifact follow those of another store, as a branch of git is fast-forwarded.
+
+        An alias gets the moves that this store lacks, with who made them and when, if this store has the version that
+        it names now, and all its own moves are among them. A second call changes nothing.
+
+        Args:
+            name: The artifact's name.
+            moves: All moves of its aliases in the other store.
+
+        Returns:
+            A sentence for each alias that both stores have moved on their own, which stays as it is here.
+        """
+        numbers = {each.digest: each.version for each in self._store.backend.artifact_versions(name)}
+        here, there, stay = _by_alias(self.moves(name)), _by_alias(moves), []
+        for alias, theirs in there.items():
+            mine = here.get(alias, [])
+            lacking = carried(mine, theirs, numbers)
+            if lacking is None:
+                stay.append(
+                    f"alias {name}:{alias} stays {mine[-1]}: {self._store.where} and the other store have both moved "
+                    f"it; to move it here: sacristan artifacts alias {name} VERSION {alias}"
+                )
+            for move in lacking or ():
+                self._write(name, move)
+        return stay
 
     def removable(self, names: Sequence[str], older_than_s: float) -> list[tuple[StoredArtifact, list[str]]]:
         """Return the versions that were neither logged nor used within some time, with the aliases that name each.
@@ -161,9 +205,6 @@ class Aliases:
         except ArtifactError as error:
             raise StoreError(str(error)) from error
 
-    def _last(self, name: str, alias: str) -> Move | None:
-        return max((move for move in self.moves(name) if move.alias == alias), key=lambda m: m.number, default=None)
-
     def _require(self, name: str, version: int) -> StoredArtifact:
         found = self._store.backend.artifact_versions(name, version)
         return found[0] if found else self.resolve(f"{name}:v{version}")
@@ -178,6 +219,14 @@ def _last_use(version: StoredArtifact) -> float:
     """Return when a version was logged, or the last run started that logged or used it; uids begin with that time."""
     runs = [int(uid[:12], 16) / 1000 for uid in (*version.made_by, *version.used_by) if is_uid(uid)]
     return max([0.0 if version.created is None else version.created.timestamp(), *runs])
+
+
+def _by_alias(moves: Iterable[Move]) -> dict[str, list[Move]]:
+    """Return moves by alias, in the order of their numbers."""
+    found: dict[str, list[Move]] = {}
+    for move in sorted(moves, key=lambda move: (move.alias, move.number)):
+        found.setdefault(move.alias, []).append(move)
+    return found
 
 
 def _checked(check: Any, value: Any) -> Any:

@@ -22,7 +22,7 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from sacristan.observers.record.files import relative_path
@@ -35,7 +35,7 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.store import Store
-from sacristan.runs.transfer.copying import stage
+from sacristan.runs.transfer.copying import carry_aliases, stage
 
 if TYPE_CHECKING:
     from rocrate.rocrate import ROCrate
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["CRATE_LACKS", "check_crate_extra", "export_runs", "import_runs"]
 
 FORMAT = "sacristan-archive-1"
+# With aliases of artifacts, which earlier versions reject.
+ALIASED_FORMAT = "sacristan-archive-2"
 MANIFEST = "manifest.json"
 MAX_MANIFEST_BYTES = 256 * 2**20
 MAX_MEMBERS = 1_000_000
@@ -50,10 +52,11 @@ MAX_MEMBERS = 1_000_000
 PLAIN_BYTES, MAX_RATIO = 2**30, 100
 _CHUNK_BYTES = 2**20
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_MOVE = r"aliases/[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[1-9]\d{0,8}\.json"
 _BESIDE = re.compile(
     r"_(sources|resources)/[^/]+"
     r"|_artifacts/contents/([0-9a-f]{2})/\2[0-9a-f]{62}"
-    rf"|_artifacts/versions/{_NAME}/(v[1-9]\d{{0,8}}\.json|(made|used)/v[1-9]\d{{0,8}}/{_NAME})"
+    rf"|_artifacts/versions/{_NAME}/(v[1-9]\d{{0,8}}\.json|(made|used)/v[1-9]\d{{0,8}}/{_NAME}|{_MOVE})"
 )
 CRATE_LACKS = (
     "the description of a crate names each file of the runs; metrics, notes and tags are in the archive's own files",
@@ -114,6 +117,8 @@ def export_runs(runs: Sequence[Run], path: str | Path, *, overwrite: bool = Fals
         base, archive = folder / "runs", folder / "archive.zip"
         base.mkdir()
         entries = [_stage(run, base, str(number), left_out) for number, run in enumerate(runs, 1)]
+        with open_store(base, is_read_only=True) as staged:
+            left_out += dict.fromkeys(text for run in runs for text in carry_aliases(run, staged))
         if is_crate:
             folders = dict(zip((entry["folder"] for entry in entries), runs, strict=True))
             (base / CRATE_METADATA).write_text(json.dumps(_crate_of(folders, base), indent=1))
@@ -144,7 +149,8 @@ def _write(
     """Write an archive of all files below `base`; return their number."""
     names = sorted(path.relative_to(base).as_posix() for path in base.rglob("*") if path.is_file())
     folders = {entry["folder"] for entry in entries}
-    manifest: dict[str, Any] = {"format": FORMAT, "runs": entries, "files": {}}
+    is_aliased = any(PurePosixPath(name).parent.name == "aliases" for name in names)
+    manifest: dict[str, Any] = {"format": ALIASED_FORMAT if is_aliased else FORMAT, "runs": entries, "files": {}}
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, allowZip64=True) as archive:
         for number, name in enumerate(names):
             if number % 100 == 0:
@@ -225,7 +231,11 @@ def import_runs(path: str | Path, store: Store, max_bytes: int | None = None) ->
                 except RunsError as error:
                     raise ArchiveError(f"{path}: {error}; nothing is imported") from error
             store.tell("reading runs", len(folders), len(folders))
-        return [store.add(one) for one in staged]
+            copied = [store.add(one) for one in staged]
+            for number, folder in enumerate(folders):
+                left_out = (*copied[number].left_out, *carry_aliases(archived.get(folder), store))
+                copied[number] = dataclasses.replace(copied[number], left_out=left_out)
+        return copied
 
 
 def _unpack(path: Path, base: Path, max_bytes: int | None, store: Store) -> list[str]:
@@ -294,9 +304,11 @@ def _manifest(
     try:
         with archive.open(info) as stream:
             manifest = parse_json(stream.read(MAX_MANIFEST_BYTES))
-        if manifest["format"] != FORMAT:
+        if manifest["format"] not in (FORMAT, ALIASED_FORMAT):
             use = "use the version of the lab that exported it"
-            raise ArchiveError(f"its format is {manifest['format']!r}, this version reads {FORMAT}; {use}")
+            raise ArchiveError(
+                f"its format is {manifest['format']!r}, this version reads {FORMAT} and {ALIASED_FORMAT}; {use}"
+            )
         files, folders = manifest["files"], [str(run["folder"]) for run in manifest["runs"]]
         for entry in files.values():
             if not isinstance(entry["bytes"], int) or not re.fullmatch("[0-9a-f]{64}", entry["sha256"]):

@@ -3,6 +3,8 @@
 A copy keeps the run's uid. A run of stock Sacred has none; it gets one that is computed from its record, so that
 copying it twice makes one copy.
 
+The aliases of its versions come along, with all their moves, unless both stores have moved them on their own.
+
 Runs are staged first: written to a folder in the layout of `sacristan.observers.record.schema`. No record is trusted:
 names that lead out of the folder, links, and entries of wrong types are left out and reported.
 """
@@ -10,6 +12,7 @@ names that lead out of the folder, links, and entries of wrong types are left ou
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import re
@@ -22,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import check_name
+from sacristan.observers.artifacts.version import check_name, is_name
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import open_regular, relative_path, replacing
 from sacristan.observers.record.journal import Journal
@@ -59,6 +62,7 @@ from sacristan.observers.record.schema import (
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.times import without_zone
+from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.folders.whole_runs import RELATIONS
@@ -66,7 +70,7 @@ from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import HELD, Run
 from sacristan.runs.stores.store import Store
 
-__all__ = ["Copied", "copy", "stage", "uid_of", "write_series"]
+__all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
 
 # Files on deliveries and workers, which concern the original folder only.
 _LEFT = {DELIVERED, DESTINATION, CLAIMS}
@@ -109,7 +113,26 @@ def copy(run: Run, store: Store, *, stays_queued: bool = False) -> Copied:
     if not run.is_whole:
         raise StoreError(f"run {run.id} is incomplete: its status is {run.status}; repeat the interrupted command")
     with store.staging() as base:
-        return store.add(stage(run, base, stays_queued=stays_queued))
+        copied = store.add(stage(run, base, stays_queued=stays_queued))
+    return dataclasses.replace(copied, left_out=(*copied.left_out, *carry_aliases(run, store)))
+
+
+def carry_aliases(run: Run, store: Store) -> list[str]:
+    """Let the aliases of the artifacts of a run follow in another store; return those that stay, see `Aliases.follow`.
+
+    Only aliases that name a version which that store has are carried.
+    """
+    entries = [entry for relation in RELATIONS for entry in list_of(run.document.get(relation))]
+    stay = []
+    for name in sorted({str(mapping_of(entry).get("name")) for entry in entries}):
+        if not is_name(name):  # such versions are left out
+            continue
+        try:
+            moves = Aliases(run.store).moves(name)
+            stay += store.aliases.follow(name, moves) if moves else []
+        except StoreError as error:  # the run itself is whole
+            stay.append(f"the aliases of {name}: {error}")
+    return stay
 
 
 def stage(run: Run, base: Path, name: str = "1", *, stays_queued: bool = False) -> StagedRun:

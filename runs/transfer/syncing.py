@@ -100,6 +100,7 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
         yield from _copies(folder, url, only)
         return
     db_name = _parse(url)
+    reached: dict[str, Destination] = {}
     with contextlib.ExitStack() as stack:
         servers: dict[str | None, _Server] = {}
         for run_folder in run_folders(folder) if only is None else only:
@@ -111,9 +112,25 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
                 if destination.url not in servers:
                     servers[destination.url] = stack.enter_context(contextlib.closing(_Server(destination)))
                 result = _sync_run(run_folder, destination, servers[destination.url])
+                reached[destination.address] = destination
             except StoreError as error:
                 result = SyncResult(run_folder, "failed", None, destination.label if destination else "", str(error))
             yield result
+    _carry_aliases(folder, reached)
+
+
+def _carry_aliases(folder: Path, addresses: Iterable[str]) -> None:
+    """Let the aliases of artifacts in databases follow those of a folder; warn of those that stay."""
+    with open_store(folder, is_read_only=True) as origin:
+        moves = {name: origin.aliases.moves(name) for name in origin.backend.artifacts()}
+        for address in addresses if any(moves.values()) else ():
+            try:
+                with open_store(address) as target:
+                    for name in target.backend.artifacts():
+                        for text in target.aliases.follow(name, moves.get(name, ())):
+                            _log.warning("%s", text)
+            except StoreError as error:
+                _log.warning("aliases of artifacts are not delivered: %s", error)
 
 
 def _copies(folder: Path, url: str, only: Iterable[Path] | None) -> Iterator[SyncResult]:

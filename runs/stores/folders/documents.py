@@ -209,6 +209,9 @@ class _Aliases(_Shared):
         super().__init__(base, owner, "")
         self.folder = base / ARTIFACTS / "versions" / owner / "aliases"
 
+    def load(self, name: str, entries: Collection[str] | None = None) -> Any:
+        return super().load(name) if entries is None or entries else {}
+
     def save(self, name: str, before: Any, document: Any) -> bool:
         return AliasMoves(self.folder).write(self.place(name).name, document)
 

@@ -56,7 +56,8 @@ class MongoDocuments(Documents):
     ) -> dict[str, Any]:
         with self._mongo.errors():
             if kind in _OWNED:
-                return {name: one for name, one in self._owned(kind, owner, names).items() if one is not None}
+                owned = self._owned(kind, owner, names, entries)
+                return {name: one for name, one in owned.items() if one is not None}
             start = f"{owner}/" if owner else ""
             wanted: list[Document] = []
             if names is not None:
@@ -72,13 +73,16 @@ class MongoDocuments(Documents):
             named = {str(document.pop("_id")).removeprefix(start): _shown(kind, document) for document in found}
         return {name: named[name] for name in sorted(named)}
 
-    def _owned(self, kind: str, key: Any, names: Collection[str] | None) -> dict[str, Any]:
+    def _owned(
+        self, kind: str, key: Any, names: Collection[str] | None, entries: Collection[str] | None
+    ) -> dict[str, Any]:
         if kind == "notes":
             return {"": _notes_in(self._noted(key))}
         if kind == "aliases":
-            moves = list(self._mongo.collections.artifact_aliases.find({"artifact": key}))
-            by_key = {str(move.pop("_id")).partition(":")[2]: move for move in moves}
-            return {name: move for name, move in by_key.items() if names is None or name in names}
+            wanted = {"artifact": key} if names is None else {"_id": {"$in": [f"{key}:{name}" for name in names]}}
+            shown = None if entries is None else dict.fromkeys(("_id", *entries), 1)
+            moves = list(self._mongo.collections.artifact_aliases.find(wanted, shown))
+            return {str(move.pop("_id")).partition(":")[2]: move for move in moves}
         fields = dict.fromkeys(_STATUS if kind == "status" else ("notified", "claims"), 1)
         run = self._mongo.runs.find_one({"_id": key}, fields)
         if kind == "messages":
