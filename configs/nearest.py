@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 __all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the known dotted name most similar to a mistyped one; None if none is similar.
 
     If exactly one known name has the same last part, that one is returned, whatever its group.
     """
-    known = list(known)
-    same_leaf = [other for other in known if other.rpartition(".")[2] == name.rpartition(".")[2]]
+    names = list(names)
+    same_leaf = [other for other in names if other.rpartition(".")[2] == name.rpartition(".")[2]]
     if len(same_leaf) == 1:
         return same_leaf[0]
-    likeness, other = max(((_likeness(name, other), other) for other in known), default=(0.0, None))
+    likeness, other = max(((_likeness(name, other), other) for other in names), default=(0.0, None))
     return other if likeness >= 0.7 else None
 
 
@@ -42,21 +42,21 @@ def _ratio(a: str, b: str) -> float:
     return 0.95 if a != b and sorted(a) == sorted(b) else difflib.SequenceMatcher(None, a, b).ratio()
 
 
-def suggestion(name: str, known: Iterable[str], otherwise: str | None = None, form: Callable[[str], str] = str) -> str:
+def suggestion(name: str, names: Iterable[str], otherwise: str | None = None, form: Callable[[str], str] = str) -> str:
     """Return a question for the nearest dotted name, in a form; `otherwise`, or the known names, if none is near."""
-    known = list(known)
-    near = nearest(name, known)
-    return question([] if near is None else [form(near)], _listing(known) if otherwise is None else otherwise)
+    names = list(names)
+    near = nearest(name, names)
+    return question([] if near is None else [form(near)], _listing(names) if otherwise is None else otherwise)
 
 
-def word_suggestion(word: str, known: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
+def word_suggestion(word: str, names: Iterable[str], otherwise: str | None = None, most: int = 1) -> str:
     """Return a question for the nearest words, in any case; `otherwise`, or the known words, if none is near."""
     import difflib
 
-    known = list(known)
-    by_lower = {other.lower(): other for other in known}
+    names = list(names)
+    by_lower = {other.lower(): other for other in names}
     near = difflib.get_close_matches(word.lower(), by_lower, most)
-    return question([by_lower[other] for other in near], _listing(known) if otherwise is None else otherwise)
+    return question([by_lower[other] for other in near], _listing(names) if otherwise is None else otherwise)
 
 
 def question(near: Sequence[str], otherwise: str) -> str:
@@ -71,10 +71,10 @@ def _listing(known: Iterable[str]) -> str:
     return f"there are: {', '.join(known) or 'none'}"
 
 
-def misspelt(name: str, known: Iterable[str]) -> str | None:
+def misspelt(name: str, names: Iterable[str]) -> str | None:
     """Return the known name that a name differs from by a slip; None for a known name, and for one that may be new."""
     import difflib
 
-    known = list(known)
-    near = [] if name in known else difflib.get_close_matches(name, known, n=1, cutoff=0.88)
+    names = list(names)
+    near = [] if name in names else difflib.get_close_matches(name, names, n=1, cutoff=0.88)
     return near[0] if near else None

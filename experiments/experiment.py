@@ -148,8 +148,8 @@ class Experiment(LabFunctions, sacred.Experiment):
 
     def gather_commands(self) -> Iterator[tuple[str, Callable]]:
         """Yield name and function of each command whose ingredients the experiment has."""
-        found = list(super().gather_commands())
-        return ((name, command) for name, command in found if not commands.lacking(self, command))
+        all_commands = list(super().gather_commands())
+        return ((name, command) for name, command in all_commands if not commands.lacking(self, command))
 
     def always(self, *named_configs: str) -> None:
         """Apply named configs in every run, before those that are asked for.
@@ -256,11 +256,11 @@ class Experiment(LabFunctions, sacred.Experiment):
             shown_command = shown_words[0]
         if shown_command is not None and shown_command != cmd_name:
             self._check_command(shown_command)
-        known = dict(self.gather_commands())
-        if cmd_name is None or cmd_name in known:
+        offered = dict(self.gather_commands())
+        if cmd_name is None or cmd_name in offered:
             return super()._check_command(cmd_name)
         self._check_needs(cmd_name)
-        hint = suggestion(cmd_name, known)
+        hint = suggestion(cmd_name, offered)
         if cmd_name in dict(self.gather_named_configs()) or find_file(cmd_name).is_file():
             hint = f"to use it as a config, write with {cmd_name}"
         shown = cmd_name if cmd_name.isprintable() else repr(cmd_name)  # of a record, it may be anything

@@ -149,13 +149,13 @@ def make_text(
     refuse_other_data(batches.fingerprint, Map(path=_config.path, name=name), _run.expected_data)
     split = batches.split
     assert split is not None  # of every corpus
-    told: dict[str, Any] = {"digest": split.digest}
+    split_info: dict[str, Any] = {"digest": split.digest}
     if start is not None:
         if not _config.new_split:
             start.check(_config)
             split.check_start(start, name)
-        told |= {"is_new": _config.new_split, "differs_from_start": split.warn_of_new(start)}
-    _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint, "split": told}
+        split_info |= {"is_new": _config.new_split, "differs_from_start": split.warn_of_new(start)}
+    _run.info["data"] = {"name": name, "fingerprint": batches.fingerprint, "split": split_info}
     return batches, characters_a_byte(content)
 
 

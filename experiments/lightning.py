@@ -89,8 +89,8 @@ def _check_config(config: Map) -> None:
     if config.datamodule.name is not None:
         target = _subclass(config.datamodule.name, lightning.LightningDataModule, "datamodule")
         check_options(target, config.datamodule.options, "datamodule.options")
-    for place, callback in enumerate(config.callbacks):
-        entry = f"callbacks[{place}]"
+    for index, callback in enumerate(config.callbacks):
+        entry = f"callbacks[{index}]"
         if not isinstance(callback, Mapping) or not {"name"} <= {*callback} <= {"name", "options"}:
             raise ConfigError(
                 f"{entry}: got {to_plain(callback)!r}, expected {{name: package.module:Class, options: {{...}}}}"
@@ -181,7 +181,7 @@ def main(_config: Map, _run: LabRun, seed: int) -> dict[str, float]:
         module = _built(_config.module, "module")
         data = _built(_config.datamodule, "datamodule") if _config.datamodule.name else None
         keeper = RunKeeper(_run, folder / "checkpoints")
-        callbacks = [keeper, *(_built(one, f"callbacks[{place}]") for place, one in enumerate(_config.callbacks))]
+        callbacks = [keeper, *(_built(one, f"callbacks[{index}]") for index, one in enumerate(_config.callbacks))]
         trainer = _make_trainer(_config, folder, callbacks, SacristanLogger(_run))
         with _run.signals_deferred(), _monitored():
             trainer.fit(module, datamodule=data, ckpt_path=keeper.start(_config.checkpoint.resume))

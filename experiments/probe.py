@@ -71,7 +71,7 @@ def _ours() -> Any:
     return sacred.Experiment
 
 
-def _put_observers(ours: Mapping[str, Any]) -> None:
+def _put_observers(replacements: Mapping[str, Any]) -> None:
     """Disable observers that would open files or connections, and replace those that the lab has."""
     sacred_observers = importlib.import_module("sacred.observers")
     base = sacred_observers.RunObserver
@@ -80,10 +80,10 @@ def _put_observers(ours: Mapping[str, Any]) -> None:
     )
     for name in sacred_observers.__all__:
         stock = getattr(sacred_observers, name)
-        if stock is base or (not ours and name in ("FileStorageObserver", "MongoObserver")):
+        if stock is base or (not replacements and name in ("FileStorageObserver", "MongoObserver")):
             continue
         for module in (sacred_observers, sys.modules[stock.__module__]):
-            setattr(module, name, ours.get(name, idle))
+            setattr(module, name, replacements.get(name, idle))
 
 
 class _Probe:

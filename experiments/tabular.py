@@ -78,7 +78,7 @@ def network(
 
     table = None if preparation is None else preparation.table
     counts = {} if table is None else table.code_counts
-    numbers = [place for place in range(input_shape[0]) if place not in counts]
+    numbers = [index for index in range(input_shape[0]) if index not in counts]
 
     class TableNetwork(nn.Module):
         def __init__(self) -> None:
@@ -92,7 +92,7 @@ def network(
             self.body = MLP((width,), num_outputs, hidden, dropout=dropout)
 
         def forward(self, rows: Tensor) -> Tensor:
-            embedded = [table(rows[:, place].long()) for place, table in zip(counts, self.embeddings, strict=True)]
+            embedded = [table(rows[:, index].long()) for index, table in zip(counts, self.embeddings, strict=True)]
             return self.body(torch.cat([rows[:, numbers], *embedded], 1))
 
     return TableNetwork()

@@ -255,7 +255,7 @@ def make_data(seed: int, device: torch.device, _config: Map, _run: Any, start: S
     ranks = current()
     with ranks.first_on_node():
         fingerprints = {_expected(getattr(_run, "expected_data", None)), None if start is None else start.data}
-        prepared = load(_config, seed, start=None if _config.new_split else start, known=fingerprints)
+        prepared = load(_config, seed, start=None if _config.new_split else start, earlier=fingerprints)
     _check_data(prepared, ranks, _config, _run)
     split = prepared.preparation.split
     recorded: dict[str, Any] = {"seed": split.split_seed, "digest": split.digest}
@@ -385,7 +385,7 @@ def stats(_config: Map, _run: Any) -> None:
 
 
 def load(
-    config: Map, seed: int, *, start: Split | None = None, strict: bool = True, known: Collection[str | None] = ()
+    config: Map, seed: int, *, start: Split | None = None, strict: bool = True, earlier: Collection[str | None] = ()
 ) -> Prepared:
     """Load the configured data, split and normalised; the arguments are those of `preparation.prepare`.
 
@@ -396,7 +396,7 @@ def load(
         start.check(config)
         split = dataclasses.replace(start, data=None, digest=None)
     source = _load_source(config, split.seed)
-    prepared = prepare(source, config, seed, split=split, strict=strict, known=known)
+    prepared = prepare(source, config, seed, split=split, strict=strict, earlier=earlier)
     if start is not None:
         prepared.preparation.split.check_start(start, _where(config))
     return prepared

@@ -122,7 +122,7 @@ def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> E
     """
     try:
         with _quiet(), torch.no_grad():
-            shapes = {place: Dim(name, min=1) for place, name in dims.items()}
+            shapes = {axis: Dim(name, min=1) for axis, name in dims.items()}
             program = torch.export.export(model, (inputs,), dynamic_shapes=(shapes,))
     except Exception as error:  # torch raises errors of many types, most of them private
         raise ModelError(f"export: the model is no graph of operations: {_reason(error)}") from error
@@ -349,7 +349,7 @@ def describe(data: Data, kind: str, num_outputs: int, *, preparation: bool) -> d
     is_exact = {"inputs": False, "targets": False}
     if preparation and data.preparation is not None:
         is_exact = {"inputs": data.preparation.exact_inputs, "targets": data.preparation.exact_targets}
-    shape = [varying.get(place, size) for place, size in enumerate((0, *data.input_shape))]
+    shape = [varying.get(axis, size) for axis, size in enumerate((0, *data.input_shape))]
     metadata: dict[str, Any] = {
         "task": data.task,
         "classes": list(data.classes),

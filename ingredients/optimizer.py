@@ -107,18 +107,18 @@ def build_optimizer(
     cls = _optimizer_class(name)
     _check_rate(lr)
     _check_layer_decay(layer_decay)
-    given: dict[str, Any] = {"lr": lr, **_flags(cls, implementation, options)}
+    arguments: dict[str, Any] = {"lr": lr, **_flags(cls, implementation, options)}
     has_decay = "weight_decay" in inspect.signature(cls).parameters
     if not has_decay and (weight_decay or not decay_bias_and_norm or any("weight_decay" in group for group in groups)):
         raise OptimizerError(f"optimizer: {name} has no weight decay to set; choose another class, such as AdamW")
     if has_decay and weight_decay is not None:
-        given["weight_decay"] = weight_decay
+        arguments["weight_decay"] = weight_decay
     rates = {} if layer_decay is None else _layer_rates(model, lr, layer_decay)
     parameters = parameter_groups(model, groups, decay_bias_and_norm, {} if loss is None else loss.parameters, rates)
-    check_options(cls, options, "optimizer.options", {"params": parameters, **given})
+    check_options(cls, options, "optimizer.options", {"params": parameters, **arguments})
     for group in groups:
-        _check_group(cls, group, lr, {**given, **options}, parameters)
-    return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **given)
+        _check_group(cls, group, lr, {**arguments, **options}, parameters)
+    return build(cls, options, "optimizer.options", OptimizerError, params=parameters, **arguments)
 
 
 def _check_group(
@@ -181,15 +181,15 @@ def _optimizer_class(name: str) -> type:
         if name.startswith("bitsandbytes"):
             require("bitsandbytes", "bitsandbytes", f"optimizer.name={name}")
         return import_object(name, "optimizer.name")
-    known = {
+    classes = {
         key: value
         for key, value in vars(torch.optim).items()
         if isinstance(value, type) and issubclass(value, torch.optim.Optimizer) and value is not torch.optim.Optimizer
     }
-    if name not in known:
-        hint = suggestion(name, known, f"there are: {', '.join(sorted(known))}")
+    if name not in classes:
+        hint = suggestion(name, classes, f"there are: {', '.join(sorted(classes))}")
         raise OptimizerError(f"optimizer.name: got {name!r}, which torch.optim does not have; {hint}")
-    return known[name]
+    return classes[name]
 
 
 def parameter_groups(
@@ -218,7 +218,7 @@ def parameter_groups(
     undecayed = set() if decay_bias_and_norm else _biases_and_norms(model)
     buckets: dict[_Bucket, list[tuple[str, nn.Parameter]]] = {}
     for name, parameter in named:
-        matching = (place for place, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group)))
+        matching = (index for index, group in enumerate(groups) if fnmatch.fnmatchcase(name, _pattern(group)))
         position = next(matching, len(groups))
         has_rate = position < len(groups) and "lr" in groups[position]
         bucket = (position, name in undecayed, None if has_rate else rates.get(name))

@@ -267,12 +267,12 @@ def _scheduler_class(name: str) -> type:
             "package.module:function, your own function that takes the optimizer and returns the scheduler"
         )
     classes = {key: value for key, value in vars(lr_scheduler).items() if isinstance(value, type)}
-    known = {
+    schedules = {
         key: cls
         for key, cls in classes.items()
         if issubclass(cls, lr_scheduler.LRScheduler) and not key.endswith(("LRScheduler", *_MADE_OF_OBJECTS))
     }
-    if name not in known:
-        hint = suggestion(name, known, f"there are: {', '.join(sorted(known))}")
+    if name not in schedules:
+        hint = suggestion(name, schedules, f"there are: {', '.join(sorted(schedules))}")
         raise SchedulerError(f"scheduler.name: got {name!r}, which torch.optim.lr_scheduler does not have; {hint}")
-    return known[name]
+    return schedules[name]

@@ -203,7 +203,7 @@ def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
 
 def _holders(tee: _Tee) -> dict[int, tuple[str, bool]]:
     """Return the names of other processes that hold the input, and whether each is a helper of a library."""
-    found = {}
+    holders = {}
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if int(path.name) not in (tee.process.pid, os.getpid()) and any(
@@ -212,8 +212,8 @@ def _holders(tee: _Tee) -> dict[int, tuple[str, bool]]:
                 words = (path / "cmdline").read_bytes().decode("utf-8", "replace")
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
                 is_helper = parent == os.getpid() and _HELPERS.search(words) is not None
-                found[int(path.name)] = (path / "comm").read_text().strip(), is_helper
-    return found
+                holders[int(path.name)] = (path / "comm").read_text().strip(), is_helper
+    return holders
 
 
 @contextlib.contextmanager

@@ -93,22 +93,22 @@ def _check_option(word: str, rest: Iterator[str], by_flag: Mapping[str, CLIOptio
         if equals:
             raise ConfigError(f"{flag}: got the value {value!r}, but it takes none; write {flag}")
         return
-    given = value if equals + value else next(rest, None)
-    if given is None:
+    argument = value if equals + value else next(rest, None)
+    if argument is None:
         raise ConfigError(f"{flag}: got no value; write {flag}{'=' if is_long else ' '}VALUE")
-    takes, expected = _VALUES.get(option.get_flag(), (lambda text: True, "any text"))
-    if not takes(given):
-        raise ConfigError(f"{flag}: got {given!r}, expected {expected}")
+    accepts, expected = _VALUES.get(option.get_flag(), (lambda text: True, "any text"))
+    if not accepts(argument):
+        raise ConfigError(f"{flag}: got {argument!r}, expected {expected}")
 
 
-def _flag_of(name: str, known: list[str]) -> str:
+def _flag_of(name: str, valid: list[str]) -> str:
     """Return the flag of a name, which may be the unique start of a long flag, as in other programs."""
-    flags = [name] if name in known else [flag for flag in known if name.startswith("--") and flag.startswith(name)]
+    flags = [name] if name in valid else [flag for flag in valid if name.startswith("--") and flag.startswith(name)]
     if len(flags) != 1:
         setting = (
             f"; a setting is written with {name[2:]}=VALUE" if all(map(str.isidentifier, name[2:].split("."))) else ""
         )
-        hint = suggestion(name, known, f"-h lists them{setting}")
+        hint = suggestion(name, valid, f"-h lists them{setting}")
         raise ConfigError(f"{name}: there is no such option; {hint}")
     return flags[0]
 

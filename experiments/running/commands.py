@@ -64,13 +64,13 @@ def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[
     A tool that no command is known to read is not among them: the experiment's own functions may read it.
     """
     commands = list(experiment.gather_commands())
-    found: dict[str, list[str]] = {}
+    unread: dict[str, list[str]] = {}
     for tool in [part for part, _ in experiment.traverse_ingredients() if getattr(part, "is_tool", False)]:
         own = f"{tool.path}."
         readers = [name for name, each in commands if name.startswith(own) or tool.path in getattr(each, "needs", ())]
         if readers and command not in readers:
-            found[tool.path] = readers
-    return found
+            unread[tool.path] = readers
+    return unread
 
 
 def make_print_config(words: Callable[[], Sequence[str]]) -> Callable[[Any], None]:

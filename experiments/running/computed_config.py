@@ -258,13 +258,13 @@ class ComputedConfig:
 
 
 def _legacy_defaults(experiment: sacred.Experiment, parts: Sequence[sacred.Ingredient]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
     for part in parts:
         path = "" if part is experiment else part.path
         for scope in (scope for scope in part.configurations if isinstance(scope, Scope)):
             for name, value in scope.legacy_defaults.items():
-                set_by_dotted_path(found, join_paths(path, name), value)
-    return found
+                set_by_dotted_path(defaults, join_paths(path, name), value)
+    return defaults
 
 
 # ---------------------------------------------------------------------- origins
@@ -288,15 +288,15 @@ def origins(
     `named_configs` are in the order in which they apply; `aliases` map root entries to dotted names.
     """
     parts = [part for part, _ in list(experiment.traverse_ingredients())]
-    found = _of_named_configs(experiment, computed, named_configs)
+    origin_of = _of_named_configs(experiment, computed, named_configs)
     for hook in [hook for part in parts for hook in part.config_hooks if isinstance(hook, ConfigHook)]:
-        found |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
-    found |= dict.fromkeys((entry for entry, _ in iterate_flattened(updates)), _TYPED)
+        origin_of |= dict.fromkeys(hook.changed, f"hook {hook.function.__name__}")
+    origin_of |= dict.fromkeys((entry for entry, _ in iterate_flattened(updates)), _TYPED)
     for alias, target in aliases.items():
-        origin = found.get(target) or found.get(alias)
-        found |= {} if origin is None else {alias: origin, target: origin}
-    found.setdefault("seed", _DEFAULT if _is_declared(experiment, "seed") else _DRAWN)
-    return _grouped(found, computed.values)
+        origin = origin_of.get(target) or origin_of.get(alias)
+        origin_of |= {} if origin is None else {alias: origin, target: origin}
+    origin_of.setdefault("seed", _DEFAULT if _is_declared(experiment, "seed") else _DRAWN)
+    return _grouped(origin_of, computed.values)
 
 
 def _grouped(by_entry: Mapping[str, str], config: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -331,12 +331,12 @@ def _of_named_configs(
     configs_by_name = dict(experiment.gather_named_configs())
     parts = [part.path for part, _ in list(experiment.traverse_ingredients()) if part is not experiment]
     at_default = _AtDefault(computed.changes, parts)
-    found: dict[str, str] = {}
+    origin_of: dict[str, str] = {}
     for name in named_configs:
         path = "" if name not in configs_by_name else name.rpartition(".")[0]
         entries = [join_paths(path, entry) for entry in _entries(name, configs_by_name)]
-        found |= {entry: name for entry in entries if not at_default(entry)}
-    return found
+        origin_of |= {entry: name for entry in entries if not at_default(entry)}
+    return origin_of
 
 
 class _AtDefault:
@@ -358,11 +358,11 @@ class _AtDefault:
         return True
 
 
-def _entries(name: str, known: Mapping[str, Any]) -> Iterable[str]:
+def _entries(name: str, scopes: Mapping[str, Any]) -> Iterable[str]:
     """Return the dotted names of the entries that a named config or file sets."""
     if Path(name).is_file():
         return [entry for entry, _ in iterate_flattened(read_config_file(name))]
-    config = known.get(name)
+    config = scopes.get(name)
     if isinstance(config, Scope):
         return config.has_set
     return [entry for entry, _ in iterate_flattened(config._conf)] if isinstance(config, ConfigDict) else ()

@@ -115,8 +115,8 @@ class Launcher:
     @staticmethod
     def replace_options(options: Sequence[CLIOption]) -> list[CLIOption]:
         """Replace Sacred's command-line options with the lab's of the same name."""
-        ours = {**_OBSERVING, force_option.get_flag(): force_option}
-        return [ours.get(option.get_flag(), option) for option in options]
+        own_options = {**_OBSERVING, force_option.get_flag(): force_option}
+        return [own_options.get(option.get_flag(), option) for option in options]
 
     def create_run(
         self,
@@ -176,9 +176,9 @@ class Launcher:
 
     # ------------------------------------------------------------------ what was asked for
 
-    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _options(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options of the call; only rank 0 records and draws on the terminal."""
-        options = {**self._experiment.get_default_options(), **given}
+        options = {**self._experiment.get_default_options(), **typed}
         if self.world.rank:
             forget_folders()
             options |= dict.fromkeys(_OBSERVING) | {"--unobserved": True}
@@ -298,7 +298,7 @@ class Launcher:
             run.observers.append(FileObserver(self._record_to))
         _apply_observing(run)
         # Of two that record in the same place, as SACRISTAN_RECORD_TO can make them, one is enough.
-        run.observers = [each for place, each in enumerate(run.observers) if each not in run.observers[:place]]
+        run.observers = [each for index, each in enumerate(run.observers) if each not in run.observers[:index]]
         run.recorders = tuple(run.observers)
 
     def _resume(self, run: LabRun, unread: Mapping[str, Any]) -> None:

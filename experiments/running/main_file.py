@@ -70,8 +70,8 @@ class MainFile:
         git = lab_git_state(root, main, content=False)
         repositories = [{"url": git["url"], "commit": git["commit"], "dirty": git["dirty"]}] if git else []
         sources = sorted({*imported_sources(root, main), *_added_sources(experiment, root)})
-        found = {"mainfile": name, "sources": sources, "repositories": repositories}
-        return found | ({"module": self.module} if self.module else {})
+        entry = {"mainfile": name, "sources": sources, "repositories": repositories}
+        return entry | ({"module": self.module} if self.module else {})
 
 
 def module_of(names: Mapping[str, Any]) -> str | None:

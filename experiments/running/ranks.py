@@ -164,8 +164,8 @@ def _cause(notices: Notices, error: BaseException) -> RankError | None:
         return notices.reason() or lost
     # A launcher that sees a rank end sends the others a signal.
     if isinstance(error, KeyboardInterrupt) and getattr(error, "step", None) is None:
-        found = notices.ended()
-        return found if found is not None and found.status == "FAILED" else None
+        ended = notices.ended()
+        return ended if ended is not None and ended.status == "FAILED" else None
     return None
 
 

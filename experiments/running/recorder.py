@@ -366,8 +366,8 @@ def _has_parts(kind: type) -> bool:
 
 @functools.cache
 def _has_sacreds_metrics(kind: type) -> bool:
-    takes = getattr(kind, "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
-    return takes and not issubclass(kind, PointObserver)
+    overrides = getattr(kind, "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
+    return overrides and not issubclass(kind, PointObserver)
 
 
 @contextlib.contextmanager

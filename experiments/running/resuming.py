@@ -147,7 +147,7 @@ def _resumed_by_itself(run: Any, ignored: Collection[str], legacy_defaults: Mapp
 
 
 def _newest(folders: Sequence[Path], criteria: _Criteria, launch: str | None = None) -> Path | None:
-    return next((found for folder in folders for found in _unfinished(folder, criteria, launch)), None)
+    return next((run for folder in folders for run in _unfinished(folder, criteria, launch)), None)
 
 
 def _warn_of_older(folders: Sequence[Path], criteria: _Criteria) -> None:
@@ -187,8 +187,8 @@ def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
         return
     for folder in state.absolute().parents[1:3]:  # a fork keeps its own start one folder deeper
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            if is_uid(found := load_json(folder / RUN)["uid"]):
-                meta_info["started_from"] = found
+            if is_uid(uid := load_json(folder / RUN)["uid"]):
+                meta_info["started_from"] = uid
                 return
 
 

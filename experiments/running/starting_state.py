@@ -110,13 +110,13 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
     settings = config["model"]
     transforms, shape = config["data"].get("transforms"), preparation.input_shape
     shape = shape_after(transforms, shape) if transforms else shape
-    given = (settings["name"], settings["options"], "default", shape, num_outputs, config["seed"])
+    arguments = (settings["name"], settings["options"], "default", shape, num_outputs, config["seed"])
     dtype = getattr(torch, preparation.dtype)
     try:
         with torch.device("meta"):
-            return build_model(*given, dtype, preparation)
+            return build_model(*arguments, dtype, preparation)
     except LabError:
-        return build_model(*given, dtype, preparation)
+        return build_model(*arguments, dtype, preparation)
 
 
 def check_left(start: Path, epochs_done: int, epochs: int) -> None:

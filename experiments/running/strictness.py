@@ -82,9 +82,9 @@ def check_updates(
     """
     _check_named_configs(experiment, updates, named_configs)
     files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
-    for given in (updates, *files):
+    for settings in (updates, *files):
         for path in _paths(experiment):
-            values = get_by_dotted_path(given, path, {})
+            values = get_by_dotted_path(settings, path, {})
             _check_group(path, values)
             if "seed" in values:
                 values["seed"] = _check_seed(experiment, path, values["seed"], force)
@@ -210,11 +210,11 @@ def _check_group(path: str, values: Any) -> None:
 
 
 def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, Any], names: Sequence[str]) -> None:
-    known = list(dict(experiment.gather_named_configs()))
+    available = list(dict(experiment.gather_named_configs()))
     for position, name in enumerate(names):
-        if name not in known and not Path(name).is_file():
+        if name not in available and not Path(name).is_file():
             following = names[position + 1] if position + 1 < len(names) else updates.get("", "VALUE")
-            raise UnknownNamedConfigError(_misread(experiment, updates, known, name, following))
+            raise UnknownNamedConfigError(_misread(experiment, updates, available, name, following))
     if "" in updates:
         raise ConfigError(
             f"got `={updates['']}` without a name before it; write NAME={updates[''] or 'VALUE'}, without spaces"
@@ -222,7 +222,7 @@ def _check_named_configs(experiment: sacred.Experiment, updates: Mapping[str, An
 
 
 def _misread(
-    experiment: sacred.Experiment, updates: Mapping[str, Any], known: list[str], name: str, following: str
+    experiment: sacred.Experiment, updates: Mapping[str, Any], available: list[str], name: str, following: str
 ) -> str:
     """Return the message for a word that is neither a named config nor a file; `following` is the next word."""
     unfinished = [entry for entry, value in iterate_flattened(updates) if entry and value == ""]
@@ -246,7 +246,7 @@ def _misread(
     recipe = Path("configs", f"{name}.yaml")
     if find_file(recipe).is_file():
         return f"{name}: there is no such named config; did you mean {recipe}?"
-    hint = suggestion(name, known)
+    hint = suggestion(name, available)
     return f"{name}: there is no such named config, and a setting is written {name}=VALUE; {hint}"
 
 
@@ -263,26 +263,26 @@ def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None
     added = sorted(computed.changes.added)
     parameters = dict(_config_arguments(experiment, computed.function))
     arguments = [*parameters, *(join_paths(name, key) for name, each in parameters.items() for key in each.keys)]
-    required, given = _required(experiment), set[str]()
-    known = _dotted(computed.values, without=added)
+    required, filled_in = _required(experiment), set[str]()
+    declared = _dotted(computed.values, without=added)
     _check_groups(experiment, computed)
     for name in added:
         value = get_by_dotted_path(computed.values, name)
         if is_group(value):
             continue
         # A dict for an argument that no scope declares is set as a whole, or by its keys.
-        prefixes = [each for each in iter_prefixes(name) if each not in known]
+        prefixes = [each for each in iter_prefixes(name) if each not in declared]
         argument = next((each for each in prefixes if each in parameters), None)
         if argument is not None and parameters[argument].has(rel_path(argument, name)):
             _check_argument(computed, argument, parameters[argument])
         elif owner := next((each for each in prefixes if _may_give(required, each, computed.values)), None):
-            given.add(owner)
+            filled_in.add(owner)
         else:
-            group = _own_dict(experiment, name, known)
-            if not group or not _may_add(computed, name, group, known):
-                hint = _hint(name, known, arguments, group)
+            group = _own_dict(experiment, name, declared)
+            if not group or not _may_add(computed, name, group, declared):
+                hint = _hint(name, declared, arguments, group)
                 raise UnknownEntryError(f"{name}: got {value!r}, but there is no such entry; {hint}")
-    _reject_passing(required, given)
+    _reject_passing(required, filled_in)
 
 
 def _may_give(required: Mapping[str, list[Any]], name: str, config: Mapping[str, Any]) -> bool:
@@ -290,19 +290,19 @@ def _may_give(required: Mapping[str, list[Any]], name: str, config: Mapping[str,
     return any(_may_leave_out(function, name, config) for function in required.get(name, ()))
 
 
-def _own_dict(experiment: sacred.Experiment, name: str, known: Sequence[str]) -> str:
+def _own_dict(experiment: sacred.Experiment, name: str, declared: Sequence[str]) -> str:
     """Return the name of the script's own dict that an unknown entry would be added to; empty if there is none."""
     parts = {part.path: part for part, _ in list(experiment.traverse_ingredients()) if part is not experiment}
-    group = max((each for each in iter_prefixes(name) if each in known), key=len, default="")
+    group = max((each for each in iter_prefixes(name) if each in declared), key=len, default="")
     owner = next((parts[each] for each in reversed([*iter_prefixes(group)]) if each in parts), experiment)
     return "" if group in parts or getattr(owner, "is_of_lab", False) else group
 
 
-def _may_add(computed: ComputedConfig, name: str, group: str, known: Sequence[str]) -> bool:
+def _may_add(computed: ComputedConfig, name: str, group: str, declared: Sequence[str]) -> bool:
     """Return whether a named config of a script may add an entry to a dict, or a config file one that is not a typo."""
     if name in computed.gathered:
         return True
-    siblings = [rel_path(group, each) for each in known if each.rpartition(".")[0] == group]
+    siblings = [rel_path(group, each) for each in declared if each.rpartition(".")[0] == group]
     if name not in computed.of_files or nearest(rel_path(group, name).partition(".")[0], siblings):
         return False
     computed.run_logger.warning('Added new config entry: "%s"', name)  # as Sacred does
@@ -343,15 +343,15 @@ def _hint(name: str, entries: list[str], parameters: list[str], own: str) -> str
 
 def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
     """Return the captured functions that require an argument, by the argument's dotted name."""
-    found: dict[str, list[Any]] = {}
+    required: dict[str, list[Any]] = {}
     for ingredient, _ in list(experiment.traverse_ingredients()):
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:
             signature = captured.__wrapped__.signature
             for name in signature.arguments:
                 if name not in signature.kwargs and not name.startswith("_"):
-                    found.setdefault(join_paths(root, captured.prefix, name), []).append(captured)
-    return found
+                    required.setdefault(join_paths(root, captured.prefix, name), []).append(captured)
+    return required
 
 
 def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
@@ -365,14 +365,14 @@ def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
     return all(other in entries or other in signature.kwargs or other.startswith("_") for other in following)
 
 
-def _reject_passing(required: Mapping[str, list[Any]], given: set[str]) -> None:
+def _reject_passing(required: Mapping[str, list[Any]], filled_in: set[str]) -> None:
     """Make a function's signature reject calls that pass an argument set in the config."""
     alone = {name: functions[0] for name, functions in required.items() if len(functions) == 1}
     for name, function in alone.items():
         signature = function.__wrapped__.signature
         if isinstance(signature, MapSignature):
             leaf = {name.rpartition(".")[2]}
-            signature.only_from_config = signature.only_from_config - leaf | (leaf if name in given else set())
+            signature.only_from_config = signature.only_from_config - leaf | (leaf if name in filled_in else set())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -221,9 +221,9 @@ def _network(psutil: ModuleType) -> dict[str, dict[str, int]]:
 
 def _gpu(nvml: Any, handle: Any, name: str) -> dict[str, float]:
     """Return use and memory of one GPU, without values it does not report, such as the use of a partitioned one."""
-    found: dict[str, float] = {}
+    samples: dict[str, float] = {}
     with contextlib.suppress(nvml.NVMLError_NotSupported):
-        found[f"{name}_utilization_percent"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+        samples[f"{name}_utilization_percent"] = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
     with contextlib.suppress(nvml.NVMLError_NotSupported):
-        found[f"{name}_memory_bytes"] = nvml.nvmlDeviceGetMemoryInfo(handle).used
-    return found
+        samples[f"{name}_memory_bytes"] = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    return samples

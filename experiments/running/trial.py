@@ -39,7 +39,7 @@ class Trial:
 
     Args:
         line: The socket to the agent.
-        given: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes`, `asks`, and the
+        trial: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes`, `asks`, and the
             `version` of an extended sweep; empty for a queue.
 
     Attributes:
@@ -48,15 +48,15 @@ class Trial:
         goals: `max` or `min` by the sweep's metrics.
     """
 
-    def __init__(self, line: socket.socket, given: Mapping[str, Any]) -> None:
-        self.metric: str | None = given.get("metric")
+    def __init__(self, line: socket.socket, trial: Mapping[str, Any]) -> None:
+        self.metric: str | None = trial.get("metric")
         self.note: dict[str, Any] | None = None
-        self.goals: dict[str, str] = given.get("goals") or {}
-        if given.get("sweep") is not None:
-            self.note = {"id": given["sweep"], **{name: given.get(name) for name in ("trial", "attempt", "parameters")}}
-            if "version" in given:
-                self.note["version"] = given["version"]
-        self._prunes, self._asks = bool(given.get("prunes")), bool(given.get("asks"))
+        self.goals: dict[str, str] = trial.get("goals") or {}
+        if trial.get("sweep") is not None:
+            self.note = {"id": trial["sweep"], **{name: trial.get(name) for name in ("trial", "attempt", "parameters")}}
+            if "version" in trial:
+                self.note["version"] = trial["version"]
+        self._prunes, self._asks = bool(trial.get("prunes")), bool(trial.get("asks"))
         self._line: socket.socket | None = line
         self._lock = threading.Lock()
         self._pruned: str | None = None

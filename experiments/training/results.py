@@ -288,18 +288,18 @@ def cases_table(
         chosen_cases = _of_pixels(predicted, num, ignored, len(data.classes))
     else:
         chosen_cases = _of_classes(predicted, num, ignored, data.classes)
-    samples = [(case, place) for case, places in chosen_cases.cases.items() for place in places]
-    images = as_images(data, [place for _, place in samples])
+    samples = [(case, index) for case, places in chosen_cases.cases.items() for index in places]
+    images = as_images(data, [index for _, index in samples])
     rows = []
-    for number, (case, place) in enumerate(samples):
+    for number, (case, index) in enumerate(samples):
         image = [] if images is None else [Image(images[number])]
         rows.append(
             [
                 case,
-                place,
+                index,
                 *image,
-                *(column[place] for column in chosen_cases.columns),
-                chosen_cases.scores[place].item(),
+                *(column[index] for column in chosen_cases.columns),
+                chosen_cases.scores[index].item(),
             ]
         )
     middle = [] if images is None else ["image"]

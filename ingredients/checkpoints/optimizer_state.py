@@ -14,29 +14,29 @@ from torch import Tensor
 __all__ = ["add_groups", "name_groups", "regrouped", "sharing", "unsaved", "with_names"]
 
 
-def name_groups(saved: list[dict[str, Any]], optimizer: Any, known: Mapping[str, Tensor]) -> None:
+def name_groups(saved: list[dict[str, Any]], optimizer: Any, parameters: Mapping[str, Tensor]) -> None:
     """Add the names of their parameters to saved groups of an optimizer that lack them."""
-    names = {id(parameter): name for name, parameter in known.items()}
+    names = {id(parameter): name for name, parameter in parameters.items()}
     for kept, group in zip(saved, optimizer.param_groups, strict=True):
         own = [names.get(id(parameter)) for parameter in group["params"]]
         if "names" not in kept and "param_names" not in kept and None not in own:
             kept["names"] = own
 
 
-def add_groups(optimizer: Any, saved: Mapping[str, Any], known: Mapping[str, Tensor]) -> None:
+def add_groups(optimizer: Any, saved: Mapping[str, Any], parameters: Mapping[str, Tensor]) -> None:
     """Add to a new optimizer the groups that callbacks had added to the saved one."""
     later = saved["param_groups"][len(optimizer.param_groups) :]
     for group in later:
         names = group.get("names", group.get("param_names"))
-        if not names or not known.keys() >= set(names):
+        if not names or not parameters.keys() >= set(names):
             return  # loading says that the groups differ
-        optimizer.add_param_group({**group, "params": [known[name] for name in names]})
+        optimizer.add_param_group({**group, "params": [parameters[name] for name in names]})
 
 
-def regrouped(state: Mapping[str, Any], optimizer: Any, known: Mapping[str, Tensor]) -> dict[str, Any]:
+def regrouped(state: Mapping[str, Any], optimizer: Any, parameters: Mapping[str, Tensor]) -> dict[str, Any]:
     """Return the state of an optimizer for other groups; the state of a parameter follows its name."""
     groups = optimizer.state_dict()["param_groups"]
-    name_groups(groups, optimizer, known)
+    name_groups(groups, optimizer, parameters)
     numbers, names = _by_name(state["param_groups"]), _by_name(groups)
     kept = {names[name]: state["state"][n] for name, n in numbers.items() if name in names and n in state["state"]}
     # Entries of a group that are no settings, such as the number of steps of schedule-free optimizers, continue.
@@ -56,8 +56,8 @@ def _by_name(groups: list[dict[str, Any]]) -> dict[str, int]:
     unnamed = itertools.count()
     for group in groups:
         names = group.get("names", group.get("param_names")) or ()
-        for place, number in enumerate(group["params"]):
-            numbers[names[place] if place < len(names) else f"(unnamed {next(unnamed)})"] = number
+        for index, number in enumerate(group["params"]):
+            numbers[names[index] if index < len(names) else f"(unnamed {next(unnamed)})"] = number
     return numbers
 
 

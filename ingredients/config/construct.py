@@ -79,21 +79,21 @@ def _let_find(name: str) -> None:
         sys.path.append(folder)
 
 
-def check_options(target: Callable, options: Mapping[str, Any], entry: str, given: Mapping[str, Any] = {}) -> None:
-    """Check a free-form dict of options against the signature that receives them, besides the arguments `given`."""
+def check_options(target: Callable, options: Mapping[str, Any], entry: str, arguments: Mapping[str, Any] = {}) -> None:
+    """Check a free-form dict of options against the signature that receives them, besides `arguments`."""
     parameters = inspect.signature(target).parameters
     named = [n for n, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     label = getattr(target, "__qualname__", str(target))
     for name in options:
-        if name in given:
+        if name in arguments:
             raise ConfigError(f"{entry}.{name}: {label} gets {name!r} from the lab already; remove it from {entry}")
         if not (takes_any or name in named):
-            free = [other for other in named if other not in given]
+            free = [other for other in named if other not in arguments]
             hint = suggestion(name, free, f"it takes: {', '.join(free) or 'no options'}", form=repr)
             raise ConfigError(f"{entry}.{name}: {label} takes no option {name!r}; {hint}")
     for name in named:
-        if parameters[name].default is inspect.Parameter.empty and name not in {*options, *given}:
+        if parameters[name].default is inspect.Parameter.empty and name not in {*options, *arguments}:
             raise ConfigError(f"{entry}: {label} needs a value for {name!r}; write {entry}.{name}=...")
 
 

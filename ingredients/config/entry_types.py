@@ -343,8 +343,8 @@ def misplaced(entry: str, value: Any, default: Any, *, may_annotate: bool) -> st
     if not words or not isinstance(example, int | float) or words[0].strip("+-").lower() in ("nan", "inf", "infinity"):
         return misfit(entry, value, kind, default)
     expected = "True or False" if isinstance(example, bool) else "a number"
-    meant = _meant(words[0], example) if words == [value] else None
-    hint = f"did you mean {entry}={meant}? For text" if meant is not None else "for text"
+    guess = _meant(words[0], example) if words == [value] else None
+    hint = f"did you mean {entry}={guess}? For text" if guess is not None else "for text"
     if may_annotate:
         kinds = "list" if isinstance(default, list | tuple) else f"{type(default).__name__} | str"
         declared = f"{kinds} | str" if kinds == "list" and words == [value] else kinds
@@ -362,8 +362,8 @@ def _quoted(text: str, default: Any) -> str | None:
     from yaml import YAMLError
 
     with contextlib.suppress(TypeError, ValueError, YAMLError):
-        meant = load_yaml(text) if _is_unread(text, default) else None
-        return json.dumps(adopt(meant, default)) if isinstance(meant, list | dict) else None
+        parsed = load_yaml(text) if _is_unread(text, default) else None
+        return json.dumps(adopt(parsed, default)) if isinstance(parsed, list | dict) else None
     return None
 
 

@@ -102,7 +102,7 @@ def _check_key(key: Any, path: Path) -> None:
         return
     if "." in key.strip("."):
         names = key.strip(".").split(".")
-        number = next((place for place, name in enumerate(names) if place and name.isdecimal()), None)
+        number = next((index for index, name in enumerate(names) if index and name.isdecimal()), None)
         if number is None:
             raise ConfigError(f"{path}: got the key {key!r}; nest it, as in `{_nested(names, '...')[1:-1]}`")
         item = _nested(names[number + 1 :], "...")

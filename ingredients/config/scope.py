@@ -132,16 +132,16 @@ class _CheckedEntries(DogmaticDict):
         """Update a dict whose keys are not strings; on the command line, `name.0` is the entry with the key 0."""
         merged, by_text = dict(default), {str(key): key for key in default}
         for key, value in sorted(update.items(), key=lambda entry: isinstance(entry[0], str)):  # what was typed last
-            known = key if key in default else by_text.get(key, _UNKNOWN)
-            if known is _UNKNOWN:
+            target = key if key in default else by_text.get(key, _UNKNOWN)
+            if target is _UNKNOWN:
                 if not _lenient.get():
                     raise UnknownEntryError(
                         f"{name}: got the key {key!r}, expected one of {', '.join(map(repr, default))}"
                     )
                 merged[key] = value
             else:
-                kind, entry = infer(default[known]), f"{name}.{known}"
-                merged[known] = self._fitted(entry, value, kind, default[known], widens=True, is_strict=is_strict)
+                kind, entry = infer(default[target]), f"{name}.{target}"
+                merged[target] = self._fitted(entry, value, kind, default[target], widens=True, is_strict=is_strict)
         return merged
 
     def _conformed(self, name: str, value: Any, kind: Any, default: Any, *, widens: bool, is_strict: bool) -> Any:
@@ -359,9 +359,9 @@ class Scope(ConfigScope):
             elif name in fallback:
                 visible[name] = fallback[name]
             else:
-                known = ", ".join(sorted({*preset, *fallback} - {"_log"}))
+                available = ", ".join(sorted({*preset, *fallback} - {"_log"}))
                 raise ConfigError(
-                    f"a config scope of {self._path or 'the experiment'} asks for {name!r}; there is: {known}"
+                    f"a config scope of {self._path or 'the experiment'} asks for {name!r}; there is: {available}"
                 )
         entries.fallback = visible
         names = dict(self._func.__globals__)

@@ -41,10 +41,10 @@ def _is_number(cell: Any) -> bool:
     return True
 
 
-def print_drawn(draw: Callable[[Any, Path], None], found: Any, path: Path) -> None:
+def print_drawn(draw: Callable[[Any, Path], None], result: Any, path: Path) -> None:
     """Draw the result of a command, already printed, to a file; print its path, or why drawing failed."""
     try:
-        draw(found, path)
+        draw(result, path)
     except (MissingDependencyError, OSError) as error:
         print(f"no picture: {error}")
     else:

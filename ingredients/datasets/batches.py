@@ -193,7 +193,7 @@ def make_batches(
         input_std=_on(torch.device("cpu"), by.std),
         preparation=by,
         split=by.split,
-        test_names=[prepared.names[place] for place in prepared.indices["test"].tolist()],
+        test_names=[prepared.names[index] for index in prepared.indices["test"].tolist()],
         has_targets=prepared.has_targets,
         input_dtype=getattr(torch, by.dtype),
         placement=placement.line,

@@ -115,9 +115,9 @@ class Padded(NamedTuple):
 
 def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Collate:
     """Return the function for `data.collate`: None (stack), `pad`, `list`, or `package.module:function`."""
-    known: dict[str | None, Collate] = {None: stack, "pad": pad, "list": keep_lists}
-    if name in known:
-        function = known[name]
+    functions: dict[str | None, Collate] = {None: stack, "pad": pad, "list": keep_lists}
+    if name in functions:
+        function = functions[name]
     elif is_dotted_path(str(name)):
         function = import_object(str(name), "data.collate")
         if not callable(function):
@@ -198,7 +198,7 @@ def _joined(parts: list, join: Callable[[list, str], Any], path: str = "", *, li
     if isinstance(first, Mapping):
         return {key: walk([part[key] for part in parts], path=_below(path, key)) for key in first}
     if isinstance(first, tuple):
-        columns = [walk(column, path=_below(path, place)) for place, column in enumerate(_columns(parts))]
+        columns = [walk(column, path=_below(path, index)) for index, column in enumerate(_columns(parts))]
         return type(first)(*columns) if hasattr(first, "_fields") else tuple(columns)
     if isinstance(first, list) and not (lists_are_sequences and all(isinstance(item, int | float) for item in first)):
         return _stacked(parts)

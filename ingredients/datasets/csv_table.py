@@ -166,7 +166,7 @@ def _inputs(frame: pandas.DataFrame, targets: set[str], settings: SourceSettings
     if table is not None and table.chosen:
         names = [name for name in names if name in table.columns]
     if table is not None or trained.features:
-        names = [names[place] for place in trained.column_order(names, f"data.path={path}", of_table=True)]
+        names = [names[index] for index in trained.column_order(names, f"data.path={path}", of_table=True)]
     return frame[names]
 
 

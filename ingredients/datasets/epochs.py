@@ -141,10 +141,10 @@ def by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
         while len(positions) < count:
             places = np.concatenate([by_file[file] for file in draws.permutation(len(by_file))])
             held = places[:buffer].tolist()
-            for place in places[buffer:].tolist():
+            for index in places[buffer:].tolist():
                 slot = int(draws.integers(len(held)))
                 positions.append(held[slot])
-                held[slot] = place
+                held[slot] = index
             positions += [held[slot] for slot in draws.permutation(len(held))]
         return torch.tensor(positions[:count])
 
@@ -166,7 +166,7 @@ def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Or
         batches = list(mixed.split(batch_size))
         rest = batches.pop() if len(mixed) % batch_size else mixed[:0]
         places = torch.randperm(len(batches), generator=torch_stream(seed, "sample", epoch)).tolist()
-        return torch.cat([*(batches[place] for place in places), rest])
+        return torch.cat([*(batches[index] for index in places), rest])
 
     return order
 
@@ -404,8 +404,8 @@ class TensorBatches(Batches):
         if first >= stop:
             return
         if not self.shuffle and self._order is None:
-            for place in range(first, stop, size):
-                rows = slice(place, min(place + size, stop, self.num_samples))
+            for row in range(first, stop, size):
+                rows = slice(row, min(row + size, stop, self.num_samples))
                 if self.ranks.size > 1:
                     share = self.ranks.share(range(rows.start, rows.stop))
                     if not share:

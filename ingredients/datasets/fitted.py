@@ -186,7 +186,7 @@ def _distinct(column: pandas.Series) -> list[Any]:
 
     values = sorted(column.dropna().unique().tolist())
     numbers = pandas.to_numeric(pandas.Series(values, dtype=object), errors="coerce")
-    return values if numbers.isna().any() else [values[place] for place in numbers.argsort(kind="stable")]
+    return values if numbers.isna().any() else [values[index] for index in numbers.argsort(kind="stable")]
 
 
 def _warn_of_unique(frame: pandas.DataFrame, categories: Mapping[str, Sequence[str]], where: str) -> None:

@@ -243,11 +243,11 @@ class ImageFolder:
     def _read_facts(self) -> list[ImageFacts]:
         """Return the facts about each image; threads read those that are not cached."""
         cached = [self._cache.known(name, file) for name, file in zip(self.names, self.files, strict=True)]
-        new = [place for place, facts in enumerate(cached) if facts is None]
+        new = [index for index, facts in enumerate(cached) if facts is None]
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            for place, facts in zip(new, pool.map(_facts_of, [self.files[place] for place in new]), strict=True):
-                cached[place] = facts
-                self._cache.add(self.names[place], facts)
+            for index, facts in zip(new, pool.map(_facts_of, [self.files[index] for index in new]), strict=True):
+                cached[index] = facts
+                self._cache.add(self.names[index], facts)
         return [facts for facts in cached if facts is not None]
 
     def _check_sizes(self, channels: int | None) -> None:
@@ -281,18 +281,18 @@ class ImageFolder:
     def moments(self, indices: Sequence[int] | np.ndarray) -> Iterator[Moments]:
         """Yield the moments of decoded images, see `moments_of`; threads read those that are not cached."""
         key = f"{'grey' if self._grey else 'colour'} {self.image_size}"
-        places = [int(index) for index in indices]
-        if new := [place for place in places if key not in self._facts[place].moments]:
+        numbers = [int(index) for index in indices]
+        if new := [number for number in numbers if key not in self._facts[number].moments]:
             self._read_moments(key, new)
-        for place in places:
-            count, mean, squares = map(np.array, self._facts[place].moments[key])
+        for number in numbers:
+            count, mean, squares = map(np.array, self._facts[number].moments[key])
             yield count, mean, squares
 
     def _read_moments(self, key: str, places: Sequence[int]) -> None:
         with ThreadPoolExecutor(_NUM_THREADS) as pool:
-            read = pool.map(lambda place: moments_of(self[place][0][None]), places)
-            for place, moments in zip(places, read, strict=True):
-                self._facts[place].moments[key] = [values.tolist() for values in moments]
+            read = pool.map(lambda index: moments_of(self[index][0][None]), places)
+            for index, moments in zip(places, read, strict=True):
+                self._facts[index].moments[key] = [values.tolist() for values in moments]
         self._cache.touch()
         self._cache.save()
 
@@ -377,9 +377,9 @@ def _by_class(top: Path, part: int | None) -> list[tuple[Path, str, int | None]]
     return [(file, folder.name, part) for folder in _folders(top) for file in image_files(folder)]
 
 
-def _has_no_classes(top: Path, known: Sequence[str]) -> bool:
+def _has_no_classes(top: Path, classes: Sequence[str]) -> bool:
     has_images = any(file.suffix.lower() in _SUFFIXES for file in top.iterdir())
-    return has_images or not any(folder.name in known for folder in _folders(top))
+    return has_images or not any(folder.name in classes for folder in _folders(top))
 
 
 def _folders(top: Path) -> list[Path]:

@@ -236,14 +236,14 @@ class TarShards:
         self.fields = None if fields is None else list(fields)
         self._samples: list[tuple[int, str, dict[str, tuple[int, int]]]] = []
         total = hashlib.sha256()
-        for place, file in enumerate(self.files):
+        for number, file in enumerate(self.files):
             for key, members in _samples_of(file):
-                self._samples.append((place, key, members))
+                self._samples.append((number, key, members))
                 total.update(repr((file.name, key, [(name, size) for name, (_, size) in members.items()])).encode())
-        self.shards = np.array([place for place, _, _ in self._samples], np.int64)
+        self.shards = np.array([number for number, _, _ in self._samples], np.int64)
         self._check_fields()
         if self._samples and all("cls" in members for _, _, members in self._samples):
-            self.targets = [self._field(place, key, "cls", *members["cls"]) for place, key, members in self._samples]
+            self.targets = [self._field(number, key, "cls", *members["cls"]) for number, key, members in self._samples]
             total.update(repr(self.targets).encode())
         self.fingerprint = total.hexdigest()
 
@@ -256,20 +256,20 @@ class TarShards:
         return len(self._samples)
 
     def __getitem__(self, index: int) -> Any:
-        place, key, members = self._samples[index]
+        number, key, members = self._samples[index]
         names = list(members) if self.fields is None else self.fields
-        values = [self._field(place, key, name, *members[name]) for name in names]
+        values = [self._field(number, key, name, *members[name]) for name in names]
         return {"__key__": key, **dict(zip(names, values, strict=True))} if self.fields is None else tuple(values)
 
-    def _field(self, place: int, key: str, name: str, offset: int, size: int) -> Any:
+    def _field(self, number: int, key: str, name: str, offset: int, size: int) -> Any:
         # Opened each time: workers would share the position of an open file.
-        with self.files[place].open("rb") as stream:
+        with self.files[number].open("rb") as stream:
             stream.seek(offset)
             content = stream.read(size)
         try:
             return decode(name, content)
         except (ValueError, OSError, SyntaxError) as error:
-            raise DataError(f"data.path: {key}.{name} in {self.files[place]} cannot be read: {error}") from error
+            raise DataError(f"data.path: {key}.{name} in {self.files[number]} cannot be read: {error}") from error
 
 
 def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:

@@ -303,7 +303,7 @@ class StreamBatches(LoaderBatches):
 
     def _chunks(self, epoch: int, start: int) -> Sequence[Sequence[int]]:
         count, size = self.epoch_samples, self.batch_size
-        return [range(place, min(place + size, count)) for place in range(start * size, len(self) * size, size)]
+        return [range(first, min(first + size, count)) for first in range(start * size, len(self) * size, size)]
 
 
 @dataclasses.dataclass(eq=False)
@@ -337,11 +337,11 @@ class StreamSplit:
             next(self._samples)
             self._place += 1
         items = []
-        for place in places:
+        for index in places:
             sample = next(self._samples)
             self._place += 1
             if callable(sample):
-                with global_stream(self.seed, "items", epoch, place):
+                with global_stream(self.seed, "items", epoch, index):
                     sample = sample()
             items.append(sample)
         with global_stream(self.seed, "collate", epoch, number):
@@ -380,11 +380,11 @@ class StreamSplit:
             if len(held) < self.buffer:
                 held.append(sample)
                 continue
-            place = int(draws.integers(len(held)))
-            held[place], sample = sample, held[place]
+            index = int(draws.integers(len(held)))
+            held[index], sample = sample, held[index]
             yield sample
-        for place in draws.permutation(len(held)).tolist():
-            yield held[place]
+        for index in draws.permutation(len(held)).tolist():
+            yield held[index]
 
 
 @contextlib.contextmanager

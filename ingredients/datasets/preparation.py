@@ -126,11 +126,11 @@ def prepare(
     *,
     split: Split | None = None,
     strict: bool = True,
-    known: Collection[str | None] = (),
+    earlier: Collection[str | None] = (),
 ) -> Prepared:
     """Check, split and normalise a source to train on it.
 
-    `strict=False` accepts missing values and data of a single class, to inspect them. `known` are fingerprints of
+    `strict=False` accepts missing values and data of a single class, to inspect them. `earlier` are fingerprints of
     trainings to resume or repeat, whose data earlier versions may have rounded to float32.
     """
     split = split or Split.of(config, seed)
@@ -145,7 +145,7 @@ def prepare(
         )
     task, targets, classes = resolve_task(source, config["task"], config["num_classes"])
     has_targets = source.targets is not None
-    exact = _exact(source, config, task, targets, known)
+    exact = _exact(source, config, task, targets, earlier)
     content = fingerprint(source, **exact)
     source = _limited(dataclasses.replace(source, targets=targets, names=_names(source)), split)
     targets = cast(np.ndarray, source.targets)
@@ -169,7 +169,7 @@ def _exact(
     config: Mapping[str, Any],
     task: str,
     targets: np.ndarray,
-    known: Collection[str | None],
+    earlier: Collection[str | None],
 ) -> dict[str, bool]:
     """Return which parts of a source are normalised in float64, as float32 would lose their digits."""
     inputs = source.inputs
@@ -180,14 +180,14 @@ def _exact(
     targets_matter = task == "regression" and float32_rounds(targets)
     exact_inputs = inputs_matter and config["normalize"] == "standard"
     exact_targets = targets_matter and config["normalize_targets"]
-    if (exact_inputs or exact_targets) and fingerprint(source) in known:
+    if (exact_inputs or exact_targets) and fingerprint(source) in earlier:
         exact_inputs = exact_targets = False
     if not exact_inputs and source.in_memory and inputs.dtype == np.float64:
         where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
         columns = zip(source.features, inputs.T, strict=True) if source.features else [("", inputs)]
         for name, column in columns:
-            place = f"{where}: the column {name}" if name else where
-            warn_of_merged(column, place, of_whole=not (inputs_matter and float32_rounds(column[:, None])))
+            column_name = f"{where}: the column {name}" if name else where
+            warn_of_merged(column, column_name, of_whole=not (inputs_matter and float32_rounds(column[:, None])))
     if task == "regression" and not exact_targets:
         warn_of_merged(targets, "data.target", of_whole=not targets_matter)
     return {"exact_inputs": exact_inputs, "exact_targets": exact_targets}

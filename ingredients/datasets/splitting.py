@@ -209,7 +209,7 @@ def _check_fractions(val_fraction: float, test_fraction: float) -> None:
 def _check_apart(rule: SplitRule, codes: np.ndarray, values: np.ndarray, indices: Mapping[str, np.ndarray]) -> None:
     """Reject parts that share a group, or a later one that does not begin after the end of an earlier one."""
     filled = [name for name in SPLITS if len(indices[name])]
-    for place, (name, later) in enumerate(itertools.pairwise(filled)):
+    for index, (name, later) in enumerate(itertools.pairwise(filled)):
         ends, starts = codes[indices[name]], codes[indices[later]]
         if rule.kind == "time" and ends.max() >= starts.min():
             end, start = (
@@ -220,7 +220,7 @@ def _check_apart(rule: SplitRule, codes: np.ndarray, values: np.ndarray, indices
                 "expected train before val before test; move those samples, set the fraction of a part that cannot be "
                 "cut to 0, or use data.split=random"
             )
-        for other in filled[place + 1 :] if rule.kind == "group" else ():
+        for other in filled[index + 1 :] if rule.kind == "group" else ():
             both = np.flatnonzero(np.isin(codes[indices[other]], ends))
             if len(both):
                 group = str(values[indices[other][both[0]]])

@@ -197,7 +197,7 @@ def _no_targets(count: int, trained: Preparation) -> np.ndarray:
 
 
 def _known_labels(
-    targets: np.ndarray, classes: tuple[str, ...] | None, known: tuple[str, ...], where: str, *, needed: bool
+    targets: np.ndarray, classes: tuple[str, ...] | None, trained_classes: tuple[str, ...], where: str, *, needed: bool
 ) -> np.ndarray:
     targets = _flat(np.asarray(targets))
     if targets.ndim != 1:
@@ -210,18 +210,18 @@ def _known_labels(
         values = np.array(list(map(class_name, values)), str)
     distinct, inverse = np.unique(values, return_inverse=True)
     names = [_name_of(value, classes) for value in distinct]
-    _check_known(names, known, where, needed=needed)
-    codes = {name: code for code, name in enumerate(known)}
+    _check_known(names, trained_classes, where, needed=needed)
+    codes = {name: code for code, name in enumerate(trained_classes)}
     numbers = np.array([codes.get(name, UNKNOWN) for name in names], np.int64)
     labels = np.full(len(targets), UNKNOWN, np.int64)
     labels[present] = numbers[inverse.reshape(-1)]
     return labels
 
 
-def _check_known(names: list[str], known: tuple[str, ...], where: str, *, needed: bool) -> None:
-    unknown = [name for name in names if name not in known]
+def _check_known(names: list[str], classes: tuple[str, ...], where: str, *, needed: bool) -> None:
+    unknown = [name for name in names if name not in classes]
     if unknown:
-        text = f"{where}: the checkpoint knows no class {abbreviated(unknown)}; its classes are {abbreviated(known)}"
+        text = f"{where}: the checkpoint knows no class {abbreviated(unknown)}; its classes are {abbreviated(classes)}"
         if needed:
             raise DataError(f"{text}; rename or remove them")
         _log.warning("%s; such targets are left out", text)

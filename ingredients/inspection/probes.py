@@ -124,10 +124,10 @@ class Probe:
 
         `parameters` are the ids of those that the optimizer changes; None for all.
         """
-        for place, parameter in self._parameters():
+        for key, parameter in self._parameters():
             if parameter.grad is not None and (parameters is None or id(parameter) in parameters):
-                self._grad_norms[place] = parameter.grad.norm().float()
-                self._before[place] = parameter.detach().clone()
+                self._grad_norms[key] = parameter.grad.norm().float()
+                self._before[key] = parameter.detach().clone()
 
     def _parameters(self) -> Iterator[tuple[tuple[str, str], nn.Parameter]]:
         for name, module in self._modules.items():
@@ -139,29 +139,31 @@ class Probe:
 
         Waits for the device once. `scale` is the loss scale of float16, which gradients of outputs are divided by.
         """
-        found: dict[str, Tensor] = {}
+        figures: dict[str, Tensor] = {}
         if "inputs" in self._what:
-            found |= _of_tensors("input", self._inputs)
+            figures |= _of_tensors("input", self._inputs)
         if "activations" in self._what:
-            found |= _of_tensors("output", self.outputs)
-            found |= {f"{name}/output_dead": _dead(tensor) for name, tensor in self.outputs.items() if tensor.ndim > 1}
+            figures |= _of_tensors("output", self.outputs)
+            figures |= {
+                f"{name}/output_dead": _dead(tensor) for name, tensor in self.outputs.items() if tensor.ndim > 1
+            }
         if "gradients" in self._what:
-            found |= _of_tensors("gradient", {name: tensor / scale for name, tensor in self.gradients.items()})
+            figures |= _of_tensors("gradient", {name: tensor / scale for name, tensor in self.gradients.items()})
         if "weights" in self._what:
-            found |= self._of_weights()
-        if not found:
+            figures |= self._of_weights()
+        if not figures:
             return {}
-        device = next(iter(found.values())).device
-        return dict(zip(found, torch.stack([value.to(device) for value in found.values()]).tolist(), strict=True))
+        device = next(iter(figures.values())).device
+        return dict(zip(figures, torch.stack([value.to(device) for value in figures.values()]).tolist(), strict=True))
 
     def _of_weights(self) -> dict[str, Tensor]:
         figures = {}
-        for place, parameter in self._parameters():
-            name = "/".join(place)
+        for key, parameter in self._parameters():
+            name = "/".join(key)
             figures[f"{name}_norm"] = parameter.detach().norm().float()
-            if place in self._before:
-                before = self._before[place]
-                figures[f"{name}_grad_norm"] = self._grad_norms[place]
+            if key in self._before:
+                before = self._before[key]
+                figures[f"{name}_grad_norm"] = self._grad_norms[key]
                 moved = (parameter.detach() - before).norm().float()
                 figures[f"{name}_update_ratio"] = moved / before.norm().float().clamp_min(1e-12)
         return figures
@@ -176,7 +178,7 @@ class Probe:
             return {}
         histograms = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
         histograms |= {f"{name}/gradient": tensor / scale for name, tensor in self.gradients.items()}
-        histograms |= {"/".join(place): parameter.detach() for place, parameter in self._parameters()}
+        histograms |= {"/".join(key): parameter.detach() for key, parameter in self._parameters()}
         return {name: _some(tensor).float().cpu() for name, tensor in histograms.items()}
 
     def images(self) -> dict[str, Tensor]:

@@ -193,8 +193,8 @@ def _groups(batches: Batches, accumulate: int) -> Iterator[list]:
 
 def print_range(tried: LrRange) -> None:
     """Print the losses at about ten rates, the rate at which the loss diverged, and the suggestion."""
-    places = sorted({round(place) for place in np.linspace(0, len(tried.rates) - 1, 11)})
-    print_table(["lr", "loss"], [[f"{tried.rates[place]:.2e}", f"{tried.losses[place]:.4f}"] for place in places])
+    places = sorted({round(index) for index in np.linspace(0, len(tried.rates) - 1, 11)})
+    print_table(["lr", "loss"], [[f"{tried.rates[index]:.2e}", f"{tried.losses[index]:.4f}"] for index in places])
     if tried.diverged:
         print(f"diverged above lr={tried.rates[-1]:.2e}")
     if tried.suggestion is None:

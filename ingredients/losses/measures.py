@@ -80,8 +80,8 @@ class Measures:
         self._measure()
         self._found = {name: metric.compute() for name, metric in self.metrics.items()}
         numbers: dict[str, float] = {}
-        for name, found in self._found.items():
-            parts = found if isinstance(found, Mapping) else {"": found}
+        for name, result in self._found.items():
+            parts = result if isinstance(result, Mapping) else {"": result}
             for part, value in parts.items():
                 numbers |= self._numbers(f"{name}/{part}" if part else name, value)
         return numbers
@@ -97,7 +97,9 @@ class Measures:
     def matrices(self) -> dict[str, Tensor]:
         """Return the matrices of the last `compute`, such as confusion matrices (true classes, predicted classes)."""
         return {
-            name: found.cpu() for name, found in self._found.items() if isinstance(found, Tensor) and found.ndim == 2
+            name: result.cpu()
+            for name, result in self._found.items()
+            if isinstance(result, Tensor) and result.ndim == 2
         }
 
     @property

@@ -87,9 +87,9 @@ def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targe
         # Losses may draw random numbers and keep statistics.
         with global_stream(0, "averaging"):
             trial = copy.deepcopy(module).eval()
-            values = [float(trial(outputs[place], targets[place])) for place in places]
+            values = [float(trial(outputs[index], targets[index])) for index in places]
         for averaging in candidates:
-            if _adds_up(values, _shares(module, averaging, [targets[place] for place in places])):
+            if _adds_up(values, _shares(module, averaging, [targets[index] for index in places])):
                 return averaging
     except Exception:
         # A user's loss may reject synthetic numbers for any reason; it is checked on real outputs later.

@@ -72,7 +72,7 @@ def _compile(model: nn.Module, options: Mapping[str, Any]) -> None:
 
 def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """Return the outermost modules whose names match one of the globs."""
-    found: dict[str, nn.Module] = {}
+    modules: dict[str, nn.Module] = {}
     for glob in globs:
         matching = {name: module for name, module in model.named_modules() if name and fnmatch.fnmatchcase(name, glob)}
         if not matching:
@@ -80,9 +80,9 @@ def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
             raise ModelError(
                 f"model.gradient_checkpointing: {glob!r} matches no module; there are {', '.join(names[:8])}, ..."
             )
-        found |= matching
+        modules |= matching
     outermost = {
-        name: module for name, module in found.items() if not any(name.startswith(f"{other}.") for other in found)
+        name: module for name, module in modules.items() if not any(name.startswith(f"{other}.") for other in modules)
     }
     for name, module in outermost.items():
         if isinstance(module, nn.ModuleList | nn.ModuleDict):

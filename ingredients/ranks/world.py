@@ -322,20 +322,20 @@ class Notices:
         """Say how a rank ended that left no notice, by the end of its output."""
         output = self._read(f"output/{rank}")
         if output is None:
-            place = "on the terminal, or in the output of the job"
+            where = "on the terminal, or in the output of the job"
         else:
-            place = f"in {output['path']}"
+            where = f"in {output['path']}"
             lines, fatal, crash = _tail(Path(output["path"]), output["start"]).rpartition(_FATAL)
             if fatal:
                 name = crash.partition("\n")[0]
                 last = " | ".join(filter(None, map(str.strip, lines.splitlines()[-_QUOTED:])))
                 return (
                     f"was ended by {_SIGNALS.get(name, name)}, raised by native code such as torch's: {last or name}; "
-                    f"its traceback is {place}; resume the run, or let torchrun do so with --max-restarts"
+                    f"its traceback is {where}; resume the run, or let torchrun do so with --max-restarts"
                 )
         return (
             "is gone without a word: it was killed (kill -9, or out of memory), or crashed; its last output is "
-            f"{place}, and torchrun names the signal"
+            f"{where}, and torchrun names the signal"
         )
 
     def _error_of(self, rank: int, end: dict[str, Any]) -> RankError:

@@ -118,24 +118,24 @@ def _without_tuples(form: Any) -> Any:
     return list(map(_without_tuples, form)) if isinstance(form, list) else form
 
 
-def _is_same(found: Any, value: Any) -> bool:
+def _is_same(restored: Any, value: Any) -> bool:
     if isinstance(value, str | PurePath) or object_name(value) is not None:
         return True
     if isinstance(value, Mapping):
         return (
-            isinstance(found, dict)
-            and {(type(key), key) for key in found} == {(type(key), key) for key in value}
-            and all(_is_same(found[key], value[key]) for key in value)
+            isinstance(restored, dict)
+            and {(type(key), key) for key in restored} == {(type(key), key) for key in value}
+            and all(_is_same(restored[key], value[key]) for key in value)
         )
-    if isinstance(value, list | tuple) and isinstance(found, list):  # Sacred makes a list of each tuple
-        return len(found) == len(value) and all(map(_is_same, found, value))
-    if type(found) is not type(value):  # an enum of numbers is recorded, and compares, as its number
-        return isinstance(value, np.generic | int | float) and found == value
+    if isinstance(value, list | tuple) and isinstance(restored, list):  # Sacred makes a list of each tuple
+        return len(restored) == len(value) and all(map(_is_same, restored, value))
+    if type(restored) is not type(value):  # an enum of numbers is recorded, and compares, as its number
+        return isinstance(value, np.generic | int | float) and restored == value
     if isinstance(value, np.ndarray):
-        return (found.dtype.newbyteorder("="), found.shape) == (value.dtype.newbyteorder("="), value.shape) and (
-            _comparable(plain(found)) == _comparable(plain(value.astype(found.dtype)))
+        return (restored.dtype.newbyteorder("="), restored.shape) == (value.dtype.newbyteorder("="), value.shape) and (
+            _comparable(plain(restored)) == _comparable(plain(value.astype(restored.dtype)))
         )
-    return found == value or _comparable(plain(found)) == _comparable(plain(value))
+    return restored == value or _comparable(plain(restored)) == _comparable(plain(value))
 
 
 # ---------------------------------------------------------------------- the kinds

@@ -144,7 +144,7 @@ class _Form:
 
     def _text(self, text: str, reason: str) -> str:
         """Return an entry's text, and note why it is text."""
-        name = ".".join(as_text(place)[:_SHOWN] for place in self._places)
+        name = ".".join(as_text(key)[:_SHOWN] for key in self._places)
         self._odd[name if len(name) <= _SHOWN else f"{name[: _SHOWN - 3]}..."] = reason[:_SHOWN]
         return hide_passwords(text)
 

@@ -208,8 +208,8 @@ def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
     for frame in frames:
         top, left, part = (0, 0, frame) if before is None else _changed(before, frame)
         height, width = part.shape[:2]
-        place = struct.pack(">IIIII", number, width, height, left, top)
-        chunks.append(_chunk(b"fcTL", place + delay + bytes(2)))
+        control = struct.pack(">IIIII", number, width, height, left, top)
+        chunks.append(_chunk(b"fcTL", control + delay + bytes(2)))
         number += 1
         if before is None:
             head = _header(frame)

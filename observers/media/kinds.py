@@ -138,10 +138,10 @@ _NOT_KEPT_OF_IMAGES = ("grouping", "classes", "boxes", "masks", "file_type", "no
 _warned: set[str] = set()
 
 
-def _leave_out(kind: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
+def _leave_out(kind: str, options: Mapping[str, Any], names: Sequence[str]) -> None:
     """Warn once of options of W&B that are not kept; reject unknown ones."""
     for name, value in options.items():
-        if name not in known:
+        if name not in names:
             raise TypeError(f"{kind}: got an unexpected argument {name!r}")
         if value is not None and f"{kind}.{name}" not in _warned:
             _warned.add(f"{kind}.{name}")

@@ -62,7 +62,7 @@ class Table(Media):
         if not self.columns or len(set(self.columns)) < len(self.columns):
             raise MediaError(f"Table: got columns {self.columns}, expected at least one, and each name once")
         self._rows = [
-            [self._cell(cell, number, place) for place, cell in enumerate(row)] for number, row in enumerate(rows)
+            [self._cell(cell, number, position) for position, cell in enumerate(row)] for number, row in enumerate(rows)
         ]
         for number, row in enumerate(self._rows):
             if len(row) != len(self.columns):
@@ -79,7 +79,7 @@ class Table(Media):
                 f"Table: got a row of {len(row)} cells, expected {len(self.columns)}, one for each of "
                 f"{', '.join(self.columns)}"
             )
-        cells = [self._cell(cell, len(self._rows), place) for place, cell in enumerate(row)]
+        cells = [self._cell(cell, len(self._rows), position) for position, cell in enumerate(row)]
         self._rows.append(cells)
         self.num_bytes += sum(map(self._bytes_of, cells))
 
@@ -113,7 +113,7 @@ class Table(Media):
         """The rows, as they were given."""
         return [list(row) for row in self._rows]
 
-    def _cell(self, cell: Any, number: int, place: int) -> Any:
+    def _cell(self, cell: Any, number: int, position: int) -> Any:
         if cell is None or isinstance(cell, str | bool | int | float | Image):
             return cell
         if is_missing(cell):
@@ -124,7 +124,7 @@ class Table(Media):
             cell = snapshot(cell, "Table")
             if are_numbers(cell.dtype):
                 return cell
-        column = self.columns[place] if place < len(self.columns) else place
+        column = self.columns[position] if position < len(self.columns) else position
         hint = "; write Image(array)" if getattr(cell, "shape", None) else ""
         raise MediaError(
             f"Table: row {number}, column {column!r}: got a {type(cell).__name__}, expected a number, a text, None or "

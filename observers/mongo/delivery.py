@@ -240,17 +240,17 @@ class Delivery:
         wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn", "status"), 1)
         return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
 
-    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], known: Document) -> bool:
+    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], stored: Document) -> bool:
         """Remove the points and media that the record was rewound behind from the database, and send them again.
 
         Returns whether the folder is as new as the database; an older copy of a run that continued elsewhere is not.
         """
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
-        state, there = _state(run), _state(known)
-        self.was_started = run["status"] == "QUEUED" and known.get("status", "QUEUED") != "QUEUED"
+        state, there = _state(run), _state(stored)
+        self.was_started = run["status"] == "QUEUED" and stored.get("status", "QUEUED") != "QUEUED"
         if state < there or self.was_started:
             return False
-        turn = known.get("delivery_turn")
+        turn = stored.get("delivery_turn")
         if state > there:
             # The turn changes before and after: other deliveries of the run start again each time.
             runs.update_one(key, {"$set": {"delivery_turn": new_uid()}})

@@ -70,21 +70,21 @@ class NotTakenOverError(Exception):
 _OF_AN_OWNER = ("uid", "start_time", "stop_time", "heartbeat", "lease", "meta.options", "trash", "removing")
 
 
-def _obstacle(found: Document, run: Mapping[str, Any]) -> str:
+def _obstacle(stored: Document, run: Mapping[str, Any]) -> str:
     """Return why a run may not take over a document; empty if it was staged, or its run had ended before this one."""
-    if "trash" in found or "removing" in found:
+    if "trash" in stored or "removing" in stored:
         return "it is in the trash"
     if "parent" in run and run["parent"] != run.get("meta", {}).get("started_from"):
         return "a fork, a reproduction or a child of another run overwrites nothing"
-    if not found.get("uid") and not found.get("heartbeat"):
+    if not stored.get("uid") and not stored.get("heartbeat"):
         return ""
-    ended = found.get("stop_time")
+    ended = stored.get("stop_time")
     if ended is None:
-        if true_status({**found, "status": "RUNNING"}, found.get("lease")) == "RUNNING":
+        if true_status({**stored, "status": "RUNNING"}, stored.get("lease")) == "RUNNING":
             return "another process is recording it"
-        ended = found.get("heartbeat")
+        ended = stored.get("heartbeat")
     started = datetime.fromisoformat(run.get("start_time") or run["queue_time"])
-    if found.get("uid") and isinstance(ended, datetime) and ended.replace(tzinfo=None) > started.replace(tzinfo=None):
+    if stored.get("uid") and isinstance(ended, datetime) and ended.replace(tzinfo=None) > started.replace(tzinfo=None):
         return "another run has been recorded there since this one started"
     return ""
 
@@ -157,11 +157,11 @@ class DocumentDelivery:
         """
         runs = self._run.collections.confirmed.runs
         document = self._document.build(run, ())
-        while found := runs.find_one({"_id": number}, dict.fromkeys(_OF_AN_OWNER, 1)):
-            if reason := _obstacle(found, run):
+        while stored := runs.find_one({"_id": number}, dict.fromkeys(_OF_AN_OWNER, 1)):
+            if reason := _obstacle(stored, run):
                 raise NotTakenOverError(reason)
             self._store_entries(document)
-            same = {"_id": number, **{name: found.get(name) for name in ("uid", "stop_time")}}
+            same = {"_id": number, **{name: stored.get(name) for name in ("uid", "stop_time")}}
             # As of an older record, if there are points or media of an earlier run, which are then removed.
             has_earlier = self._has_points(number)
             older = {"revision": run.get("revision", 0) - has_earlier, "rewinding": False}
@@ -173,7 +173,7 @@ class DocumentDelivery:
                 return self.find()
             if is_taken:
                 self._run.run_id = number
-                self._forget(found)
+                self._forget(stored)
                 return True
         return False
 
@@ -190,16 +190,16 @@ class DocumentDelivery:
             raise
         return bool(holding)
 
-    def _forget(self, found: Document) -> None:
+    def _forget(self, stored: Document) -> None:
         """Remove the files of the earlier run of a document, and note that it is not to be sent again."""
-        if not isinstance(found.get("uid"), str):
+        if not isinstance(stored.get("uid"), str):
             return
-        self._run.contents.drop_others(found["uid"], ())
-        if found.get("stop_time") is None:  # killed: the database may lack a part of it, which goes to another document
-            return
-        note = {"run_id": found["_id"], "at": datetime.now(UTC)}
+        self._run.contents.drop_others(stored["uid"], ())
+        if stored.get("stop_time") is None:
+            return  # killed: the database may lack a part of it, which goes to another document
+        note = {"run_id": stored["_id"], "at": datetime.now(UTC)}
         try:
-            self._run.collections.confirmed.removed.update_one({"_id": found["uid"]}, {"$set": note}, upsert=True)
+            self._run.collections.confirmed.removed.update_one({"_id": stored["uid"]}, {"$set": note}, upsert=True)
         except OperationFailure as error:
             if error.code != 13:  # the user may only read that collection
                 raise
@@ -335,7 +335,7 @@ class DocumentDelivery:
 
     def _artifacts(self, run: Mapping[str, Any]) -> tuple[list[Document], set[bson.ObjectId]]:
         """Return name and file of each artifact, even if only the database still has the file, and all files."""
-        found: list[Document] = []
+        artifacts: list[Document] = []
         files: set[bson.ObjectId] = set()
         for name, path, details in self._logged(run):
             fields = {"metadata": self._document.packer.entry(details.get("metadata"))}
@@ -349,12 +349,12 @@ class DocumentDelivery:
             if file_id is None:
                 file_id = self._delivered_artifacts().get(storable_text(name))
             if file_id is not None:
-                found.append({"name": name, "file_id": file_id})
+                artifacts.append({"name": name, "file_id": file_id})
                 files.add(file_id)
             elif name not in self._reported:
                 self._reported.add(name)
                 _log.error("artifact %r is not delivered to MongoDB: %s no longer exists", name, path)
-        return found, files
+        return artifacts, files
 
     def _logged(self, run: Mapping[str, Any]) -> Iterator[tuple[str, Path, Mapping[str, Any]]]:
         """Yield name, file and details of each artifact; all files of a name that was logged twice, in that order."""

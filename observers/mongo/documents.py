@@ -276,11 +276,11 @@ class RunDocument:
 
     def _exact(self, entries: Mapping[str, Any], run: Mapping[str, Any]) -> Document:
         """Return the original of parts and entries whose stored form is not exact; see `exact_part`."""
-        found: Document = {}
+        exact: Document = {}
         for part, name in _EXACT_PARTS.items():
             self._entry(name)
             if name in self._entries and self._entries[name][3] is not None:
-                found[part] = self._entries[name][3]
+                exact[part] = self._entries[name][3]
         odd = {}
         for key, value in entries.items():
             packer = Packer(self.packer.uid)
@@ -288,9 +288,9 @@ class RunDocument:
             if not packer.is_exact:
                 odd[key] = value
         if odd:
-            found["run"] = self.packer.whole_file(json.dumps(odd, default=str).encode())
+            exact["run"] = self.packer.whole_file(json.dumps(odd, default=str).encode())
         times = {key: run[key] for key in _times(run) if datetime.fromisoformat(run[key]).microsecond % 1000}
-        return ({"exact": found} if found else {}) | ({"microseconds": times} if times else {})
+        return ({"exact": exact} if exact else {}) | ({"microseconds": times} if times else {})
 
     def _pack_file(self, raw: bytes, limit: int) -> tuple[Any, dict[bson.ObjectId, bytes], Document | None]:
         packer = Packer(self.packer.uid, limit)

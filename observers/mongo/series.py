@@ -100,10 +100,10 @@ class PointDelivery:
         if not num_read:
             return False
         self._names.folder = self._run.folder
-        known, numbers = self._names.by_id, np.unique(points["metric"]).tolist()
-        if any(number not in known for number in numbers):
+        by_id, numbers = self._names.by_id, np.unique(points["metric"]).tolist()
+        if any(number not in by_id for number in numbers):
             return False  # the name is not on the disk yet
-        names = {number: known[number] for number in numbers}
+        names = {number: by_id[number] for number in numbers}
         floats = np.zeros(max(numbers, default=-1) + 1, bool)
         floats[[number for number, (_, as_float) in names.items() if as_float]] = True
         counts, tails = dict(self.counts), dict(self._tails)
@@ -208,8 +208,8 @@ def count_points(folder: Path) -> dict[str, int]:
     """
     by_number: dict[int, int] = {}
     start = 0
-    while (found := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
-        points, num_read = found
+    while (batch := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:
+        points, num_read = batch
         start += num_read
         numbers, counts = np.unique(points["metric"], return_counts=True)
         for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
@@ -287,7 +287,7 @@ class MediaDelivery:
             make_media_indexes(self._run.collections)
         for start in range(0, len(lines), _BATCH_ENTRIES):
             batch = lines[start : start + _BATCH_ENTRIES]
-            documents = [self._document(line, self.num_sent + place) for place, line in enumerate(batch)]
+            documents = [self._document(line, self.num_sent + index) for index, line in enumerate(batch)]
             changes = [ReplaceOne({"_id": document["_id"]}, document, upsert=True) for document in documents]
             self._run.collections.media.bulk_write(changes, ordered=False)
             # Only now, so that an interrupted batch is sent again unchanged.

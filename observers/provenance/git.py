@@ -43,8 +43,8 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
     """
     global _last
     lab = str(base_dir), str(mainfile)
-    (known, summary), _last = _last, ((), None)
-    if known != lab or not content:
+    (asked, summary), _last = _last, ((), None)
+    if asked != lab or not content:
         summary = _git_summary(base_dir)
         if summary is None and mainfile is not None:
             summary = _git_summary(Path(mainfile).parent)
@@ -184,13 +184,13 @@ def _run_git(folder: str | Path, *arguments: str) -> subprocess.CompletedProcess
 
 
 def _small_sources(root: Path, names: list[str]) -> dict[str, str]:
-    found, left = {}, _MAX_UNTRACKED_BYTES
+    sources, left = {}, _MAX_UNTRACKED_BYTES
     for name in sorted(names):
         path = root / name
         if path.suffix not in _SOURCE_SUFFIXES:
             continue
         with contextlib.suppress(OSError, UnicodeDecodeError):
             if path.stat().st_size <= left:
-                found[name] = path.read_bytes().decode()  # reading as text would change line ends
-                left -= len(found[name].encode())
-    return found
+                sources[name] = path.read_bytes().decode()  # reading as text would change line ends
+                left -= len(sources[name].encode())
+    return sources

@@ -105,12 +105,12 @@ def _folder_state(entry: str) -> tuple[str, int]:
 
 
 @functools.lru_cache(64)
-def _packages(place: str, _: int) -> dict[str, str]:
+def _packages(folder: str, _: int) -> dict[str, str]:
     """Return the packages in a folder; the time of its last change is part of the cache's key."""
-    if "_vendor" in Path(place).parts:  # setuptools adds its own copies of packages to the end of the path
+    if "_vendor" in Path(folder).parts:  # setuptools adds its own copies of packages to the end of the path
         return {}
     versions: dict[str, str] = {}
-    for package in packages_in(place):
+    for package in packages_in(folder):
         versions.setdefault(package.name, package.version)
     return versions
 

@@ -93,7 +93,7 @@ def _changes() -> tuple[set[str], dict[str, ModuleType | None]]:
             new[name] = module
         if len(_known) + len(new) == len(sys.modules):
             pairs = ((name, module, sys.modules.get(name)) for name, module in _loose.items())
-            others = {name: found for name, module, found in pairs if found is not module}
+            others = {name: current for name, module, current in pairs if current is not module}
             return set(others), {**others, **dict(reversed(new.items()))}
     modules = dict(sys.modules)
     gone = {name for name, (module, _) in _known.items() if modules.get(name) is not module}

@@ -119,8 +119,8 @@ def user_name() -> str | None:
 
     None if the system knows none, as in a container.
     """
-    if given := os.environ.get(USER_VARIABLE, "").strip():
-        return given
+    if user := os.environ.get(USER_VARIABLE, "").strip():
+        return user
     try:
         import pwd
 

@@ -110,7 +110,7 @@ def test_training_of_an_earlier_version_goes_on_with_data_rounded_as_before(targ
     now, known = prepared(source), {prepared(as_before(source, LABELS)).fingerprint}
     if targets is VALUES:
         known = {prepared(source, normalize="none", normalize_targets=False).fingerprint}
-    before = prepare(source, DEFAULTS | {"name": "own"}, 0, known=known)
+    before = prepare(source, DEFAULTS | {"name": "own"}, 0, earlier=known)
     assert (before.preparation.mean.dtype, before.fingerprint) == ("f4", *known)
     assert before.fingerprint != now.fingerprint
     train = TIMES[before.indices["train"]].astype(np.float32)
