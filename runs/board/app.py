@@ -28,7 +28,6 @@ from sacristan.runs.board import (
     runs_page,
     selected_runs,
     sweep_page,
-    trash_page,
 )
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.rendering import asset, render, run_url, static_url
@@ -62,7 +61,6 @@ _PAGES = (
     artifacts_page,
     media_page,
     contents,
-    trash_page,
     reports_page,
 )
 ROUTES = [route for module in _PAGES for route in module.ROUTES]

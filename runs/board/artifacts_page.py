@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,8 +18,9 @@ from sacristan.observers.artifacts.aliases import LATEST, present_moves
 from sacristan.observers.record.directions import monitored_direction
 from sacristan.runs.board.access import Role
 from sacristan.runs.board.contents import file_response
+from sacristan.runs.board.rendering import render
 from sacristan.runs.board.views import rooted
-from sacristan.runs.board.visits import Visit, json_response, page
+from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, watched
 from sacristan.runs.comparison.comparing import better_text
 from sacristan.runs.documents.versions import command_of
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreError
@@ -202,6 +204,7 @@ def _file(visit: Visit) -> Response:
 
 def _models(visit: Visit) -> Response:
     """Answer with versions of models and their results, and the checkpoints of the newest runs, each with its score."""
+    started = time.perf_counter()
     number = visit.number("page", 1, 1, 100_000)
     runs = visit.store.find(
         limit=_PAGE + 1, columns=("name", "status", "start_time", "uid"), offset=(number - 1) * _PAGE
@@ -218,7 +221,9 @@ def _models(visit: Visit) -> Response:
             rows.append({"run": run, "problem": str(error)})
     models, results = _model_versions(visit) if number == 1 else ([], [])
     values: dict[str, Any] = {"rows": rows, "models": models, "results": results}
-    return visit.render("models.html", number=number, has_more=len(runs) > _PAGE, **values)
+    values |= {"number": number, "has_more": len(runs) > _PAGE}
+    body = render("models.html", board=visit.board, path=visit.request.url.path, **values)
+    return watched(visit.request, body, look_again_s(started))
 
 
 def _model_versions(visit: Visit) -> tuple[list[dict[str, Any]], list[str]]:

@@ -55,6 +55,7 @@ _MAX_ASKED = 50
 # The section of the pinned panels; no metric begins so.
 PINNED = "/"
 _PANEL, _PRELOADED = "/workspace/panel", 2
+_MORE_COLUMNS = {"low": "low", "high": "high", "as_logged": "raw", "step": "steps", "time_s": "times"}
 _X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
 Section = tuple[str, list[str]]
 
@@ -252,17 +253,18 @@ def _panel_points(visit: Visit) -> Response:
         for name in Quantity.of(text, existing).names:
             check_number(runs, name, joined=view.joined and not view.group)
     panel = _made(visit, view, runs, MAX_POINTS, (None, None))
+    x = _X_COLUMNS.get(view.x, view.x)
     optional = [
         (title, name)
-        for title, name in (("low", "low"), ("high", "high"), ("as_logged", "raw"))
-        if any(getattr(curve, name) is not None for curve in panel.curves)
+        for title, name in _MORE_COLUMNS.items()
+        if title != x and any(getattr(curve, name) is not None for curve in panel.curves)
     ]
     tables = []
     for curve in panel.curves:
         shown = between(visit, curve.x)
         columns = [curve.x, curve.y, *(getattr(curve, name) for _, name in optional)]
         tables.append(CurveTable(curve.label, [None if column is None else column[shown] for column in columns]))
-    head = ["curve", _X_COLUMNS.get(view.x, view.x), "value", *(title for title, _ in optional)]
+    head = ["curve", x, "value", *(title for title, _ in optional)]
     return csv_response(panel.metric, head, tables)
 
 

@@ -1,4 +1,4 @@
-"""Selected runs: their ids, a table or a report of them; changes of their names, tags and notes, and deletion."""
+"""Selected runs: their ids, a table or a report of them; changes of their names, tags and notes; and the trash."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 from starlette.responses import Response
 
 from sacristan.runs.board.access import Role
+from sacristan.runs.board.rendering import run_url
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, field_of, json_response, page, version_of
 from sacristan.runs.comparison.reports import write_report
@@ -26,6 +27,8 @@ _MAX_SELECTED, _MAX_ASKED = 20_000, 500
 _MAX_CELL, _MAX_NAME = 10_000, 100
 _USUAL = ("id", "uid", "name", "status", "start", "duration", "result", "tags")
 _MAX_CHANGED = 1_000
+# Deleted runs that the page of the trash shows.
+_MAX_DISCARDED = 2_000
 
 
 def _ids(visit: Visit) -> Response:
@@ -88,16 +91,15 @@ def _report(visit: Visit) -> Response:
     return Response(data, media_type="text/html; charset=utf-8", headers=headers)
 
 
+def _posted(visit: Visit) -> list[str]:
+    keys = visit.form.get("run", [])
+    if not 0 < len(keys) <= _MAX_CHANGED:
+        raise FilterError(f"got {len(keys)} runs, expected 1 to {_MAX_CHANGED}")
+    return keys
+
+
 def _posted_runs(visit: Visit) -> list[Run]:
-    ids = visit.form.get("run", [])
-    if not ids or len(ids) > _MAX_CHANGED:
-        raise FilterError(f"got {len(ids)} runs, expected 1 to {_MAX_CHANGED}")
-    return [visit.store.get(id) for id in ids]
-
-
-def _discard(visit: Visit) -> Response:
-    removed = visit.store.discard(_posted_runs(visit))
-    return json_response({"done": f"{count_text(len(removed.runs), 'run')} moved into the trash"})
+    return [visit.store.get(id) for id in _posted(visit)]
 
 
 def _tag(visit: Visit) -> Response:
@@ -148,14 +150,37 @@ def _note(visit: Visit) -> Response:
     return json_response({"done": "note written", "version": version_of(text)})
 
 
+# ---------------------------------------------------------------------- the trash
+
+
+def _discard(visit: Visit) -> Response:
+    removed = visit.store.discard(_posted_runs(visit))
+    return json_response({"done": f"{count_text(len(removed.runs), 'run')} moved into the trash"})
+
+
+def _trash(visit: Visit) -> Response:
+    listed = visit.store.trash()
+    return visit.render("trash.html", listed=listed[:_MAX_DISCARDED], num=len(listed))
+
+
+def _restore(visit: Visit) -> Response:
+    """Restore runs by the keys of `Discarded`, and answer with the page of the last one."""
+    keys = _posted(visit)
+    restored = [visit.store.restore(key) for key in keys]
+    what = f"run {restored[0].id} is" if len(keys) == 1 else f"{count_text(len(keys), 'run')} are"
+    return json_response({"done": f"{what} back", "url": run_url(restored[-1].id)})
+
+
 ROUTES = [
     page("/list/ids", _ids),
     page("/list/names", _names),
     page("/list/table", _table),
     page("/list/report", _report),
-    page("/list/discard", _discard, "POST"),
     page("/list/tag", _tag, "POST", Role.NOTE),
     page("/list/rename", _rename, "POST", Role.NOTE),
     page("/list/colour", _colour, "POST", Role.NOTE),
     page("/list/note", _note, "POST", Role.NOTE),
+    page("/list/discard", _discard, "POST"),
+    page("/trash", _trash, role=Role.WRITE),
+    page("/trash/restore", _restore, "POST"),
 ]

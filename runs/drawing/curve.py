@@ -124,6 +124,8 @@ class Curve:
         raw: (n,) the values before smoothing; None if they were not smoothed.
         key: Identifies the run or group in every panel, whatever its label there.
         part: Number of its metric in the panel.
+        steps, times: (n,) the step of each point, and its time in seconds since the start; None for means, and if some
+            points were left out to draw the others.
         own_from: Position of the run's own first point, after those of the runs that it was started from, if any.
         left_out: Number of logged points that the curve lacks, by the reason.
     """
@@ -137,6 +139,8 @@ class Curve:
     raw: np.ndarray | None = None
     key: str = ""
     part: int = 0
+    steps: np.ndarray | None = None
+    times: np.ndarray | None = None
     own_from: float | None = None
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
@@ -182,7 +186,8 @@ def curve_of(
     order = usable[np.argsort(positions[usable], kind="stable")]
     reasons = {f"without a {'time' if x == 'wall' else x}": ~is_placed, "whose step was logged again": ~is_current}
     left_out = {reason: int(is_lacking.sum()) for reason, is_lacking in reasons.items() if is_lacking.any()}
-    return Curve(label, positions[order], series.values[order], left_out=left_out)
+    steps, times = (positions[order] if of is positions else of[order] for of in (series.steps, series.times))
+    return Curve(label, positions[order], series.values[order], steps=steps, times=times, left_out=left_out)
 
 
 def _is_repeated(steps: np.ndarray) -> np.ndarray:
@@ -222,7 +227,7 @@ def thin(
     chosen = positions[0] if len(positions) == 1 else np.unique(np.concatenate(positions))
     arrays = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "counts", "raw")}
     thinned: dict[str, Any] = {name: values[chosen] for name, values in arrays.items() if values is not None}
-    return dataclasses.replace(curve, **thinned)
+    return dataclasses.replace(curve, steps=None, times=None, **thinned)
 
 
 def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:

@@ -24,7 +24,7 @@ function writer(step) {
 /** Return a number or a date as a text. */
 export function textOf(kind, value) {
   if (kind !== "date") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
-  const date = new Date(value * 1000);
+  const date = new Date(Math.round(value * 1000));
   return Number.isNaN(date.getTime()) ? "" : date.toISOString().slice(0, 19).replace("T", " ");
 }
 
@@ -35,8 +35,9 @@ export class Axis {
     [this.of, this.back] = kind === "log" ? [Math.log10, (place) => 10 ** place] : [Number, Number];
     // A range of nothing is widened, and one beyond all numbers narrowed.
     let [first, last] = [low, high].map((value) => Math.min(8e307, Math.max(-8e307, this.of(value))));
-    if (!(last - first > 1e-12 * Math.max(Math.abs(first), Math.abs(last)))) {
-      const room = Math.abs(first) / 5 || 1;
+    const isDate = kind === "date";
+    if (!(last - first > (isDate ? 0.002 : 1e-12 * Math.max(Math.abs(first), Math.abs(last))))) {
+      const room = isDate ? 1 : Math.abs(first) / 5 || 1;
       [first, last] = [first - room, first + room];
     }
     [this.low, this.from, this.scale] = [first, from, (to - from) / (last - first)];
@@ -60,7 +61,7 @@ export class Axis {
     const [low, high] = this.range;
     if (this.kind === "log" && high / low >= 10) return this.decades(Math.log10(low), Math.log10(high), most);
     const rough = (high - low) / most;
-    const step = (this.kind === "date" && DATES.find((one) => one >= rough)) || roundUp(rough);
+    const step = (this.kind === "date" && rough > 0.5 && DATES.find((one) => one >= rough)) || roundUp(rough);
     const write = this.kind === "date" ? (value) => this.date(value, step) : writer(step);
     const ticks = [];
     for (let number = Math.ceil(low / step); number * step <= high && ticks.length < MOST_TICKS; number += 1) ticks.push([number * step, write(number * step)]);
@@ -84,7 +85,8 @@ export class Axis {
   date(seconds, step) {
     const text = textOf("date", seconds);
     if (step >= 86_400) return text.slice(0, 10);
-    const time = text.slice(11, step < 60 ? 19 : 16);
+    const digits = step < 1 ? new Date(Math.round(seconds * 1000)).toISOString().slice(19, 20 + Math.min(3, Math.ceil(-Math.log10(step)))) : "";
+    const time = text.slice(11, step < 60 ? 19 : 16) + digits;
     return this.range[1] - this.range[0] > 86_400 ? `${text.slice(5, 10)} ${time}` : time;
   }
 }

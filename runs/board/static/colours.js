@@ -1,6 +1,6 @@
 // Colours of runs and groups: distinct among those that are shown together. A run keeps its own while others come and
 // go, as the tab remembers it; one that people chose is kept in the store.
-import { announce, post, root } from "./board.js";
+import { announce, post, root, showError } from "./board.js";
 import { isShown } from "./eyes.js";
 import { scheme, viridis } from "./plots.js";
 import { Scale } from "./scales.js";
@@ -14,6 +14,8 @@ const PALETTES = {
 const NUM_COLOURS = 10;
 // Curves that share a colour differ in these.
 export const DASHES = ["", "7 4", "2 3", "10 3 2 3", "12 3 2 3 2 3"];
+// Curves that share a colour and dashes differ in these: marks along them, drawn from their middle.
+export const MARKS = ["", "m-3 -3h6v6h-6Z", "m0 -4l4 7h-8Z", "m0 -4l4 4l-4 4l-4 -4Z", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z"];
 // Dashes of the metrics that share a panel; runs of one colour have marks then.
 export const PART_DASHES = ["", "2 3", "7 4", "7 3 2 3"];
 // Colours that are nearer, by CIEDE2000, are taken for the same.
@@ -34,31 +36,37 @@ const palette = () => PALETTES[scheme.matches ? "dark" : "light"];
 export const lineColour = (index) => palette()[index % NUM_COLOURS];
 
 /** Return the style of the number that a run or group has. */
-const styleAt = (slot) => ({ color: lineColour(slot), dash: Math.floor(slot / NUM_COLOURS) % DASHES.length });
+function styleAt(slot) {
+  const turn = Math.floor(slot / NUM_COLOURS);
+  return { color: lineColour(slot), dash: turn % DASHES.length, mark: Math.floor(turn / DASHES.length) % MARKS.length };
+}
 
-/** Return the style of a run or group, {color, dash}: dash is a place in `DASHES`. */
+const plainStyle = (color) => ({ color, dash: 0, mark: 0 });
+const unknownStyle = () => plainStyle(UNKNOWN[scheme.matches ? "dark" : "light"]);
+
+/** Return the style of a run or group, {color, dash, mark}: places in `DASHES` and `MARKS`. */
 export function styleOf(key) {
   if (shades) return shadeOf(shades.values.get(key));
   if (chosen.has(key)) return chosen.get(key);
-  return present.has(key) ? styleAt(slots.get(key)) : { color: UNKNOWN[scheme.matches ? "dark" : "light"], dash: 0 };
+  return present.has(key) ? styleAt(slots.get(key)) : unknownStyle();
 }
 
 /** Return curves with their colours and dashes; of several metrics each has its own, and runs of one colour have marks. */
 export function styled(curves) {
   const areSeveral = curves.some(({ part }) => part);
   return curves.map((curve) => {
-    const { color, dash } = styleOf(curve.key);
-    return { ...curve, color, dash: areSeveral ? PART_DASHES[curve.part % PART_DASHES.length] : DASHES[dash], mark: areSeveral ? dash : 0 };
+    const { color, dash, mark } = styleOf(curve.key);
+    return { ...curve, color, dash: areSeveral ? PART_DASHES[curve.part % PART_DASHES.length] : DASHES[dash], mark: MARKS[areSeveral ? dash : mark] };
   });
 }
 
 /** Return the style of a value of the setting that colours the runs. */
 export function shadeOf(value) {
-  if (value === undefined || value === null || !shades) return { color: UNKNOWN[scheme.matches ? "dark" : "light"], dash: 0 };
+  if (value === undefined || value === null || !shades) return unknownStyle();
   if (!shades.scale.isNumeric) return styleAt(Math.max(0, shades.scale.names.indexOf(String(value))));
   const share = Math.min(1, Math.max(0, shades.scale.place(value)));
   // Its brightest colours are lost on white, and its darkest on black.
-  return { color: viridis(scheme.matches ? 0.22 + 0.78 * share : 0.88 * share), dash: 0 };
+  return plainStyle(viridis(scheme.matches ? 0.22 + 0.78 * share : 0.88 * share));
 }
 
 /** Return the scale of the setting that colours the runs; null if none does. */
@@ -82,9 +90,9 @@ export function assign(keys, given = new Map(), view = kept.view) {
   chosen = new Map();
   for (const [key, color] of given) {
     const dash = DASHES.findIndex((_, at) => ![...chosen.values()].some((one) => one.dash === at && isNear(one.color, color)));
-    chosen.set(key, { color, dash: Math.max(0, dash) });
+    chosen.set(key, { ...plainStyle(color), dash: Math.max(0, dash) });
   }
-  const isFree = (slot) => !taken.has(slot) && ![...chosen.values()].some(({ color, dash }) => dash === styleAt(slot).dash && Object.values(PALETTES).some((one) => isNear(one[slot % NUM_COLOURS], color)));
+  const isFree = (slot) => !taken.has(slot) && ![...chosen.values()].some(({ color, dash, mark }) => dash === styleAt(slot).dash && mark === styleAt(slot).mark && Object.values(PALETTES).some((one) => isNear(one[slot % NUM_COLOURS], color)));
   const waiting = keys.filter((key) => {
     if (chosen.has(key)) return false;
     const slot = slots.get(key);
@@ -93,7 +101,7 @@ export function assign(keys, given = new Map(), view = kept.view) {
     return false;
   });
   let free = 0;
-  const last = 2 * keys.length + NUM_COLOURS * DASHES.length; // of too many there are equal ones
+  const last = 2 * keys.length + NUM_COLOURS * DASHES.length * MARKS.length; // of too many there are equal ones
   for (const key of waiting) {
     while (free < last && !isFree(free)) free += 1;
     taken.add(free);
@@ -130,10 +138,11 @@ export function showColours() {
 
 function repaint() {
   for (const one of swatches()) {
-    const { color, dash } = styleOf(one.dataset.swatch);
+    const { color, dash, mark } = styleOf(one.dataset.swatch);
     one.style.color = color;
-    one.toggleAttribute("data-dashed", dash > 0);
+    one.toggleAttribute("data-dashed", dash > 0 || mark > 0);
     one.querySelector("path")?.setAttribute("stroke-dasharray", DASHES[dash]);
+    one.querySelector(".mark")?.setAttribute("d", mark ? `M6 6${MARKS[mark]}` : "");
   }
 }
 
@@ -161,15 +170,20 @@ export function chooseColour(key) {
     });
     return button;
   }));
-  form.onsubmit = async ({ submitter }) => {
+  const problem = dialog.querySelector(".problem");
+  showError(problem, null);
+  form.onsubmit = async (event) => {
+    const { submitter } = event;
     if (submitter.value === "cancel") return;
+    event.preventDefault();
     const colour = submitter.value === "none" ? "" : input.value;
     try {
       announce((await post(`${root}/list/colour`, [["run", key], ["colour", colour]])).done);
     } catch (error) {
-      announce(error.message);
+      showError(problem, error);
       return;
     }
+    dialog.close();
     for (const one of swatches()) if (one.dataset.swatch === key) one.dataset.chosen = colour;
     showColours();
   };

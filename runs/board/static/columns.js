@@ -1,5 +1,5 @@
 // Fields of the runs: offered for grouping, and chosen as columns.
-import { get, root } from "./board.js";
+import { get, root, showError } from "./board.js";
 import { go } from "./navigation.js";
 
 const $ = (id) => document.getElementById(id);
@@ -12,7 +12,8 @@ async function loadFields() {
 
 document.addEventListener("focusin", async ({ target }) => {
   if (target.getAttribute("list") !== "fields" || $("fields").children.length) return;
-  $("fields").append(...(await loadFields()).slice(0, 2000).map((name) => new Option(name)));
+  const names = await loadFields().catch(() => []); // they are only offered
+  $("fields").append(...names.slice(0, 2000).map((name) => new Option(name)));
 });
 
 function addChoice(list, name, checked) {
@@ -31,8 +32,14 @@ async function choose() {
   const heads = [...document.querySelectorAll("#runs thead th[scope=col]")].map((head) => head.querySelector("a")?.title ?? head.title);
   const chosen = heads.filter((name) => name && name !== "id");
   for (const name of chosen) addChoice(list, name, true);
+  const problem = $("columns-dialog").querySelector(".problem");
+  showError(problem, null);
   $("columns-dialog").showModal();
-  const others = (await loadFields()).filter((name) => !chosen.includes(name) && name !== "id");
+  const names = await loadFields().catch((error) => {
+    showError(problem, error);
+    return [];
+  });
+  const others = names.filter((name) => !chosen.includes(name) && name !== "id");
   // Of thousands of fields, show those that match the search.
   const show = () => {
     const words = $("columns-search").value.toLowerCase().split(/\s+/);

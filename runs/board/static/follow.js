@@ -26,11 +26,13 @@ function isUsed(part) {
 /** Replace the content of a part of the page, and keep focus and scroll positions. */
 function replace(part, fresh) {
   const link = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
+  const head = part.contains(document.activeElement) && document.activeElement.closest("thead th")?.cellIndex;
   const scrolled = [...part.querySelectorAll(".scroll, pre, ul")].map((one) => [one.scrollLeft, one.scrollTop]);
   part.replaceChildren(...fresh.childNodes);
   [...part.querySelectorAll(".scroll, pre, ul")].forEach((one, index) => one.scrollTo(...(scrolled[index] ?? [0, 0])));
   if (link) part.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
   part.dispatchEvent(new Event("renewed", { bubbles: true }));
+  if (head !== false && !link) part.querySelector("thead")?.rows[0].cells[head]?.querySelector("button")?.focus();
 }
 
 /** Look now, as after a change of one's own. */

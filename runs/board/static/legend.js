@@ -1,5 +1,5 @@
 // Legends: a button for each run or group that lets its curves stand out, and hides or shows them.
-import { DASHES, PART_DASHES, shadeScale, styleOf } from "./colours.js";
+import { DASHES, MARKS, PART_DASHES, shadeScale, styleOf } from "./colours.js";
 import { isShown, toggle } from "./eyes.js";
 import { viridis } from "./plots.js";
 import { node } from "./svg.js";
@@ -16,15 +16,21 @@ export function showLegend(list, entries, onPoint, parts = []) {
   if (list.dataset.entries !== text) {
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.keyOf : null;
     list.dataset.entries = text;
-    list.replaceChildren(...parts.map(partItem), ...entries.map((entry) => item(entry, onPoint)));
+    list.replaceChildren(...parts.map(partItem), ...entries.map((entry) => item(entry, onPoint)), noteItem());
     if (focused !== null) list.querySelector(`[data-key-of="${CSS.escape(focused)}"]`)?.focus();
   }
+  const styles = new Set();
   for (const button of list.querySelectorAll("button")) {
-    const { color, dash } = styleOf(button.dataset.keyOf);
+    const { color, dash, mark } = styleOf(button.dataset.keyOf);
+    styles.add(JSON.stringify([color, dash, parts.length ? 0 : mark]));
     button.ariaPressed = String(isShown(button.dataset.keyOf));
     button.firstChild.style.color = color;
-    button.querySelector("path").setAttribute("stroke-dasharray", DASHES[dash]);
+    button.querySelector("path").setAttribute("stroke-dasharray", parts.length ? "" : DASHES[dash]);
+    button.querySelector(".mark").setAttribute("d", `M11 4${MARKS[parts.length ? dash : mark]}`);
   }
+  // On a scale equal values have equal colours.
+  list.lastChild.hidden = styles.size === entries.length || shadeScale() !== null;
+  list.lastChild.textContent = `${entries.length} curves share ${styles.size} styles`;
 }
 
 /** Return the metrics that share the panel of an answer, for its legend. */
@@ -38,12 +44,14 @@ function labelled(tag, label, dash = "") {
   const made = Object.assign(document.createElement(tag), { title: label });
   const sample = node("svg", { viewBox: "0 0 22 8", "aria-hidden": "true" }, made);
   node("path", { d: "M0 4H22", stroke: "currentColor", "stroke-width": 2.5, "stroke-dasharray": dash }, sample);
+  node("path", { class: "mark", fill: "currentColor" }, sample);
   made.append(Object.assign(document.createElement("b"), { textContent: label }));
   const line = document.createElement("li");
   line.append(made);
   return line;
 }
 
+const noteItem = () => Object.assign(document.createElement("li"), { className: "dim" });
 const partItem = ({ dash, label }) => labelled("span", label, dash);
 
 function item({ key, label }, onPoint) {

@@ -12,8 +12,7 @@ const INHERITED = { "stroke-width": 1, "stroke-dasharray": "2 3" };
 // A part of a curve that is smaller than this, such as a point between two gaps, is drawn as a dot, in pixels.
 const [TINY, DOT] = [1.5, 4];
 const DOTS = { "stroke-width": DOT, "stroke-linecap": "round", "stroke-dasharray": "none" };
-// Marks along curves, drawn from their middle, and how many there are.
-const MARKS = [null, "m-3 -3h6v6h-6Z", "m0 -4l4 7h-8Z", "m0 -4l4 4l-4 4l-4 -4Z", "m-3 0a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z"];
+// Marks along a curve.
 const NUM_MARKS = 6;
 // Values are outliers beyond the middle half by more than three times its size: Tukey's outer fences.
 const FENCE = 3;
@@ -162,12 +161,12 @@ function drawCurve(curve, across, down, parent) {
   const at = curve.inherited ?? 0;
   if (at) drawLine(partsOf(x, y, across, down, 0, at + 1), INHERITED, group);
   drawLine(partsOf(x, y, across, down, at), curve.dash ? { "stroke-dasharray": curve.dash } : {}, group);
-  if (MARKS[curve.mark]) drawMarks(curve, across, down, group);
+  if (curve.mark) drawMarks(curve, across, down, group);
 }
 
 function drawMarks({ x, y, color, mark }, across, down, parent) {
   const shown = Array.from(x.keys()).filter((at) => across.at(x[at]) >= across.from && across.at(x[at]) <= across.at(across.range[1]) && Number.isFinite(down.at(y[at])));
   const chosen = Array.from({ length: Math.min(NUM_MARKS, shown.length) }, (_, at) => shown[Math.round(((at + 0.5) / NUM_MARKS) * (shown.length - 1))]);
-  const d = chosen.map((at) => `M${rounded(across.at(x[at]))} ${rounded(down.at(y[at]))}${MARKS[mark]}`).join("");
+  const d = chosen.map((at) => `M${rounded(across.at(x[at]))} ${rounded(down.at(y[at]))}${mark}`).join("");
   if (d) node("path", { d, fill: color, stroke: "none" }, parent);
 }

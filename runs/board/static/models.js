@@ -2,7 +2,9 @@
 import { announce, post, root, showError } from "./board.js";
 import { makeSortable } from "./tables.js";
 
-document.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+const sortAll = (node) => node.querySelectorAll("table[data-sortable]").forEach(makeSortable);
+sortAll(document);
+document.addEventListener("renewed", ({ target }) => sortAll(target));
 
 const form = document.getElementById("alias");
 const problem = document.getElementById("alias-problem");

@@ -218,6 +218,7 @@ document.addEventListener("click", ({ target }) => {
 });
 
 form.addEventListener("submit", (event) => event.preventDefault());
+form.elements.colour?.addEventListener("keydown", ({ key, target }) => key === "Enter" && target.blur()); // keys are shortcuts again
 form.elements.smoothing.addEventListener("input", () => {
   form.querySelector("output").textContent = form.elements.smoothing.value;
 });

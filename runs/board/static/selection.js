@@ -139,7 +139,12 @@ const ACTIONS = {
   tag: () => open($("tag-dialog")),
   discard: async () => {
     $("discard-now").disabled = true;
-    await open($("discard-dialog"));
+    try {
+      await open($("discard-dialog"));
+    } catch (error) {
+      $("discard-dialog").close(); // nobody deletes runs that it does not name
+      throw error;
+    }
     $("discard-now").disabled = selected.size === 0;
   },
 };

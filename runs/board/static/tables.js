@@ -14,6 +14,13 @@ export function sieve(field) {
   }
 }
 document.addEventListener("input", (event) => event.target.matches(".sieve") && sieve(event.target));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || !event.target.matches(".sieve")) return;
+  event.preventDefault(); // no form around it is meant
+  event.target.blur();
+});
+
+const sorts = new Map(); // how tables with a name are sorted, which are renewed
 
 /** Let a click on the head of a column sort the rows of its table. */
 export function makeSortable(table) {
@@ -24,6 +31,7 @@ export function makeSortable(table) {
     headCell.append(button);
     button.addEventListener("click", () => {
       const direction = headCell.ariaSort === "descending" ? 1 : -1;
+      sorts.set(table.dataset.sortable, [headCell.textContent, direction]);
       for (const cell of table.tHead.rows[0].cells) cell.ariaSort = null;
       headCell.ariaSort = direction < 0 ? "descending" : "ascending";
       const key = (row) => row.cells[index]?.textContent ?? "";
@@ -35,4 +43,7 @@ export function makeSortable(table) {
       table.tBodies[0].append(...[...table.tBodies[0].rows].sort((a, b) => direction * compare(a, b)));
     });
   }
+  const [name, direction] = (table.dataset.sortable && sorts.get(table.dataset.sortable)) || [];
+  const button = [...table.tHead.rows[0].cells].find((cell) => cell.textContent === name)?.firstChild;
+  for (let clicks = direction === 1 ? 2 : 1; button && clicks; clicks -= 1) button.click();
 }

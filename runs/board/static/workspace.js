@@ -47,7 +47,7 @@ onKey("Shift+V", "Show the curves of this run only, or of all again", () => {
   else showOnly(key);
 });
 
-onKey("p", "Choose the colour of the run", () => keyOf(focusedRow()) !== null && chooseColour(keyOf(focusedRow())));
+if ($("colour-dialog")) onKey("p", "Choose the colour of the run", () => keyOf(focusedRow()) !== null && chooseColour(keyOf(focusedRow())));
 
 // A row and its curves point at each other.
 let pointed = null;

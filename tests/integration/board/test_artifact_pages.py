@@ -1,6 +1,7 @@
 """The pages of artifacts and checkpoints, over a folder and a real MongoDB."""
 
 import re
+import uuid
 
 import pymongo
 import pytest
@@ -49,11 +50,17 @@ def logged(tmp_path_factory, mongo_url):
         client.drop_database("artifact_pages")
 
 
-@pytest.fixture
-def aliased(tmp_path):
-    """A folder with two versions of a model, whose runs have results, and their aliases."""
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
+def aliased(request, tmp_path):
+    """A store with two versions of a model, whose runs have results, and their aliases."""
     ex = Experiment("aliased", base_dir=tmp_path, save_git_info=False, system_metrics_s=None)
-    ex.observers.append(FileObserver(tmp_path / "store"))
+    where = str(tmp_path / "store")
+    if request.param == "folder":
+        ex.observers.append(FileObserver(where))
+    else:
+        mongo_url, name = request.getfixturevalue("mongo_url"), f"aliased_{uuid.uuid4().hex}"
+        ex.observers.append(MongoObserver(mongo_url, name, failure_dir=tmp_path / "spool"))
+        where = f"{mongo_url}/{name}"
 
     @ex.config
     def config():
@@ -67,7 +74,10 @@ def aliased(tmp_path):
 
     for number in (1, 2):
         ex.run(config_updates={"number": number}, options={"--capture": "sys"})
-    return tmp_path / "store"
+    yield where
+    if request.param == "database":
+        with pymongo.MongoClient(mongo_url) as client:
+            client.drop_database(name)
 
 
 @pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])

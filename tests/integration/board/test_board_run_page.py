@@ -341,10 +341,10 @@ def test_only_files_that_the_record_names_are_sent(client_of, recorded, kind, na
 
 
 @pytest.mark.slow
-def test_curves_of_a_run_are_panels_in_sections(watched, serve, recorded):
+def test_curves_of_a_run_are_panels_in_sections(watched, serve, store):
     watch = watched()
     page = watch.page
-    page.goto(f"{serve(recorded)}/runs/1?tab=curves&zoom=9.5..12.5&x=time&y=..0.05 train/loss")
+    page.goto(f"{serve(store)}/runs/1?tab=curves&zoom=9.5..12.5&x=time&y=..0.05 train/loss")
     drawn(page)
     assert page.eval_on_selector_all(".section", "all => all.map((one) => one.dataset.section)") == ["val", "train"]
     assert page.locator("figure [data-arrange]").count() == 0
@@ -359,7 +359,7 @@ def test_curves_of_a_run_are_panels_in_sections(watched, serve, recorded):
     assert page.locator("figure[data-panel='train/loss'] g[data-key] path").count() == 2
     page.fill(".sieve", "accuracy")
     assert page.locator(".section:visible").evaluate_all("all => all.map((one) => one.dataset.section)") == ["val"]
-    page.goto(f"{serve(recorded)}/runs/1?tab=system")
+    page.goto(f"{serve(store)}/runs/1?tab=system")
     drawn(page)
     assert page.locator("figure[data-panel='system/cpu'] g[data-key]").count() == 1
     assert page.eval_on_selector_all(".section", "all => all.map((one) => one.dataset.section)") == ["system"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sacristan.observers.record.points.points import POINT
-from sacristan.runs import open_store
+from sacristan.runs import copy, open_store
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import (
     DRAWN_STYLES,
@@ -51,7 +51,7 @@ def many(tmp_path_factory):
         run.mkdir()
         document = {"uid": f"{number:032x}", "status": "COMPLETED", "start_time": f"2026-01-01T00:{number:02}:00"}
         (run / "run.json").write_text(json.dumps({"experiment": {"name": "e"}, "command": "main", **document}))
-        (run / "config.json").write_text(json.dumps({"lr": 10.0**-number, "width": number}))
+        (run / "config.json").write_text(json.dumps({"lr": 10.0**-number, "width": number, "kind": "ab"[number % 2]}))
         loss = 2 / (1 + 0.1 * steps) + number / 100
         loss[0] = 280
         points = np.zeros((len(steps), 2), POINT)
@@ -67,7 +67,7 @@ def many(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def many_store(request, many, tmp_path):
     """A copy of the runs that a test may change."""
     if request.param == "folder":
@@ -101,10 +101,10 @@ def test_colours_of_what_is_shown_together_are_told_apart(watched, serve, many, 
     assert known == pytest.approx([86.608, 100, 27.321], abs=0.01)
 
 
-def test_run_keeps_its_colour_while_others_come_and_go(watched, serve, many, tmp_path):
-    store = shutil.copytree(many, tmp_path / "store")
+@pytest.mark.slow
+def test_run_keeps_its_colour_while_others_come_and_go(watched, serve, many, many_store, tmp_path):
     page = watched().page
-    page.goto(f"{serve(store)}/runs")
+    page.goto(f"{serve(many_store)}/runs")
     drawn(page)
     styles = page.evaluate(STYLES)
     assert len({tuple(style) for style in styles.values()}) == NUM
@@ -112,11 +112,13 @@ def test_run_keeps_its_colour_while_others_come_and_go(watched, serve, many, tmp
     curves = page.evaluate(DRAWN_STYLES, "train/loss")
     assert {key: style for key, style in curves.items() if key in styles} == styles
     page.click("button.eye[data-key-of='3']")
-    shutil.copytree(store / "1", store / "15")
-    document = json.loads((store / "15" / "run.json").read_text())
-    (store / "15" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
-    page.wait_for_selector("tr[data-run='15']")
-    shutil.rmtree(store / "7")
+    shutil.copytree(many / "1", tmp_path / "more" / "1")
+    document = json.loads((many / "1" / "run.json").read_text())
+    (tmp_path / "more" / "1" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
+    with open_store(many_store) as store, open_store(tmp_path / "more") as more:
+        copy(more.get("1"), store)
+        page.wait_for_selector("tr[data-run='15']")
+        store.discard([store.get("7")])
     page.wait_for_selector("tr[data-run='7']", state="detached")
     for _ in range(2):
         now = page.evaluate(STYLES)
@@ -177,6 +179,56 @@ def test_runs_and_groups_are_coloured_by_a_setting(watched, serve, many_store, g
     watch.errors[:] = [error for error in watch.errors if "400" not in error]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("group", ["", "width"])
+def test_names_colour_runs_and_groups_as_well(watched, serve, many_store, group):
+    page = watched().page
+    page.goto(f"{serve(many_store)}/runs?group={group}&colour=kind")
+    drawn(page)
+    styles = page.evaluate(STYLES)
+    odd, even = (
+        {tuple(styles[f"width={number}" if group else str(number)]) for number in range(first, NUM + 1, 2)}
+        for first in (1, 2)
+    )
+    assert (len(odd), len(even), odd & even) == (1, 1, set())
+    assert page.locator("#scale").is_hidden()
+
+
+STYLES_OF_MANY = """async () => {
+    const { assign, styleOf } = await import("/static/colours.js");
+    const { showLegend } = await import("/static/legend.js");
+    const list = document.createElement("ul");
+    const show = (num) => {
+        const entries = Array.from({ length: num }, (_, at) => ({ key: `k${at}`, label: `${at}` }));
+        assign(entries.map(({ key }) => key));
+        showLegend(list, entries, () => {});
+        return [new Set(entries.map(({ key }) => JSON.stringify(styleOf(key)))).size, list.lastChild.hidden];
+    };
+    return [show(250), show(260), list.lastChild.textContent];
+}"""
+
+
+@pytest.mark.slow
+def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(watched, serve, tmp_path):
+    for number in range(1, 61):
+        run = tmp_path / str(number)
+        run.mkdir()
+        (run / "run.json").write_text(json.dumps({"uid": f"{number:032x}", "status": "COMPLETED"}))
+        (run / "config.json").write_text(json.dumps({"width": number}))
+        points = np.zeros(9, POINT)
+        points["step"], points["value"] = np.arange(9), number
+        (run / "metrics.bin").write_bytes(points.tobytes())
+        (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "loss"}\n')
+    page = watched().page
+    page.goto(f"{serve(tmp_path)}/runs?group=width&layout=charts&legend=*")
+    drawn(page)
+    assert page.locator("[data-panel=loss] g[data-key]").count() == 60
+    assert page.locator("[data-panel=loss] g[data-key] path[d*='h6v6']").count() == 10
+    assert page.locator("#legend .mark[d*='h6v6']").count() == 10
+    assert page.locator("tr[data-group] .mark[d*='h6v6']").count() == 10
+    assert page.evaluate(STYLES_OF_MANY) == [[250, True], [250, False], "260 curves share 250 styles"]
+
+
 def test_legends_highlight_and_hide(watched, serve, many_store):
     page = watched(viewport={"width": 1200, "height": 2400}).page
     page.goto(f"{serve(many_store)}/runs?layout=charts&panel=train/loss, seen")
@@ -205,6 +257,27 @@ def test_legends_highlight_and_hide(watched, serve, many_store):
     drawn(page)
     assert page.locator(".legend:visible").count() == 2
     assert page.locator("#legend [data-key-of='12']").get_attribute("aria-pressed") == "false"
+
+
+@pytest.mark.slow
+def test_legends_scales_and_dialogs_are_accessible_in_the_dark_and_on_a_phone(watched, serve, many_store):
+    page = watched(viewport={"width": 390, "height": 844}, color_scheme="dark").page
+    page.goto(f"{serve(many_store)}/runs?panel=train/loss, seen&legend=*&legend=train/loss, seen&colour=lr")
+    figure(page, "train/loss, seen")
+    page.wait_for_selector("#scale:visible")
+    page.wait_for_selector("#legend button")
+    assert_accessible(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.focus("figure[data-panel='train/loss, seen'] [data-range]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#range-dialog[open]")
+    assert_accessible(page)
+    page.keyboard.press("Escape")
+    page.focus("tr[data-run='2'] th a")
+    page.keyboard.press("p")
+    page.wait_for_selector("#colour-dialog[open]")
+    assert_accessible(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 # ---------------------------------------------------------------------- ranges
@@ -242,6 +315,29 @@ def test_range_of_y_is_set_kept_and_reset(watched, serve, many_store):
     assert max(map(float, ticks(page)[1])) >= 200
 
 
+@pytest.mark.slow
+def test_saved_view_keeps_how_curves_are_drawn(watched, serve, many_store):
+    page = watched().page
+    query = "x=seen&y=0..1.5 train/loss&ignore_outliers=1&colour=lr&legend=*&legend=seen&hide=3"
+    page.goto(f"{serve(many_store)}/runs?where=width<6&{query}")
+    drawn(page)
+    page.keyboard.press("w")
+    page.fill("#view-name", "as it is")
+    page.keyboard.press("Enter")
+    page.click("#views-list a:text-is('as it is')")
+    page.wait_for_url("**/runs?where=width%3C6&**")
+    drawn(page)
+    asked = {name: query_of(page, name) for name in ("x", "y", "ignore_outliers", "colour", "legend", "hide")}
+    assert list(asked.values()) == [["seen"], ["0..1.5 train/loss"], ["1"], ["lr"], ["*", "seen"], ["3"]]
+    assert page.locator("#settings input[name=ignore_outliers]").is_checked()
+    assert page.locator("#scale").is_visible()
+    assert page.locator("#legend button").count() == 5
+    assert page.locator("[data-panel='train/loss'] g[data-key]").count() == 4
+    assert page.locator("[data-panel='train/loss'] .lines .title").text_content() == "seen"
+    texts = page.locator("[data-panel='train/loss'] .lines g[text-anchor=end] text:not([text-anchor])")
+    assert max(map(float, texts.all_text_contents())) <= 1.5
+
+
 def test_any_metric_of_the_page_is_chosen_as_axis(watched, serve, many_store):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?panel=train/loss")
@@ -256,9 +352,9 @@ def test_any_metric_of_the_page_is_chosen_as_axis(watched, serve, many_store):
     assert page.locator(".lines .title").first.text_content() == "seen"
 
 
-def test_metric_of_one_point_is_drawn_as_dots(watched, serve, many):
+def test_metric_of_one_point_is_drawn_as_dots(watched, serve, many_store):
     page = watched().page
-    page.goto(f"{serve(many)}/runs/3?tab=curves")
+    page.goto(f"{serve(many_store)}/runs/3?tab=curves")
     drawn(page)
     dot = figure(page, "test/accuracy").locator("g[data-key] path")
     assert dot.count() == 1
@@ -278,9 +374,9 @@ def apart(plot, reading):
     )
 
 
-def test_pointer_reads_beside_the_plot(watched, serve, many):
+def test_pointer_reads_beside_the_plot(watched, serve, many_store):
     page = watched().page
-    page.goto(f"{serve(many)}/runs?where=width<4")
+    page.goto(f"{serve(many_store)}/runs?where=width<4")
     drawn(page)
     plot = figure(page, "seen").locator("svg.lines")
     area = plot.bounding_box()
@@ -343,9 +439,9 @@ def touched(watched):
         yield page, touch
 
 
-def test_finger_reads_by_a_tap_and_while_it_is_held(touched, serve, many):
+def test_finger_reads_by_a_tap_and_while_it_is_held(touched, serve, many_store):
     page, touch = touched
-    page.goto(f"{serve(many)}/runs?where=width<4&layout=charts")
+    page.goto(f"{serve(many_store)}/runs?where=width<4&layout=charts")
     drawn(page)
     plot = figure(page, "seen").locator("svg.lines")
     area = plot.bounding_box()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def gappy(tmp_path_factory):
     return folder / "store"
 
 
-@pytest.fixture(scope="module", params=["folder", "database"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def gappy_store(request, gappy):
     if request.param == "folder":
         yield str(gappy)
@@ -148,15 +149,58 @@ def test_all_points_are_drawn_over_epochs(client_of, gappy_store, run):
     assert each["y"] == pytest.approx(means)
 
 
+@pytest.mark.slow
+def test_each_axis_is_chosen_in_the_browser(watched, serve, gappy_store):
+    page = watched(viewport={"width": 1200, "height": 2400}).page
+    page.goto(f"{serve(gappy_store)}/runs?run=2&panel=loss")
+    drawn(page)
+    plot = page.locator("figure[data-panel=loss] svg.lines")
+    for axis, title, tick in (
+        ("epoch", "epoch", r"[0-2](\.\d+)?"),
+        ("time", "seconds since the start", r"0|0?\.\d+|\d+(\.\d+)?|\S+e-\d+"),
+        ("wall", "time (UTC)", r".*:\d\d(\.\d+)?"),
+        ("step", "step", r"\d+"),
+    ):
+        page.select_option("select[name=x]", axis)
+        page.wait_for_function("(text) => document.querySelector('.lines .title').textContent === text", arg=title)
+        texts = plot.locator("g text[text-anchor=middle]").all_text_contents()
+        assert texts
+        assert [one for one in texts if not re.fullmatch(tick, one)] == []
+        assert shown_in(page, "loss") == NUM
+
+
 def test_files_of_points_have_all_of_them_at_their_steps(client_of, gappy_store):
     def rows(name, **query):
         text = client_of(gappy_store).get("/workspace/points", params={"panel": name, "run": "1", **query}).text
-        return [(int(step), float(value)) for _, step, value in list(csv.reader(text.splitlines()))[1:]]
+        return [(int(step), float(value)) for _, step, value, _ in list(csv.reader(text.splitlines()))[1:]]
 
     assert rows("equal") == [(step, step + value) for step in range(NUM) for value in range(3)]
     assert rows("beyond") == [(BEYOND + step, step) for step in range(NUM)]
     assert rows("unordered") == sorted(((7 * step) % NUM, step) for step in range(NUM))
     assert rows("every_second")[1::2] == [(step, step) for step in range(1, NUM, 2)]
+
+
+def test_files_of_points_have_step_and_time_beside_any_axis(client_of, gappy_store):
+    client = client_of(gappy_store)
+
+    def table(**query):
+        answer = client.get("/workspace/points", params={"panel": "loss", **query})
+        return list(csv.DictReader(answer.text.splitlines()))
+
+    by_step = table(run="2")
+    assert list(by_step[0]) == ["curve", "step", "value", "time_s"]
+    times = [float(row["time_s"]) for row in by_step]
+    assert times == sorted(times)
+    for axis, columns in (
+        ("epoch", ["epoch", "value", "step", "time_s"]),
+        ("time", ["time_s", "value", "step"]),
+        ("wall", ["wall_time_s", "value", "step", "time_s"]),
+        ("equal", ["equal", "value", "step", "time_s"]),
+    ):
+        rows = table(run="2", x=axis)
+        assert list(rows[0]) == ["curve", *columns]
+        assert [(row["step"], row["time_s"]) for row in rows] == [(row["step"], row["time_s"]) for row in by_step]
+    assert list(table(group="kind", band="none")[0]) == ["curve", "step", "value"]
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +222,7 @@ def sixty(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["folder", "database"])
+@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def sixty_store(request, sixty):
     if request.param == "folder":
         yield str(sixty)

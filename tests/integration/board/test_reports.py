@@ -198,6 +198,7 @@ def test_any_text_is_a_page(text):
     assert html.count("<b>x</b>") == (200 if "value" in text else 0)
 
 
+@pytest.mark.slow
 def test_two_who_edit_a_report_are_told_and_lose_nothing(own_store, watched, serve, tmp_path):
     tokens = TokenFile(tmp_path / "tokens.json")
     secrets = {name: tokens.add(name, Role.NOTE) for name in ("ann", "bob")}
@@ -267,7 +268,8 @@ def test_two_who_edit_a_report_are_told_and_lose_nothing(own_store, watched, ser
         window.errors[:] = [error for error in window.errors if not re.search("409|401", error)]
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_report_is_accessible_follows_its_runs_and_fits_a_phone(own_store, watched, serve, scheme):
     report = saved(own_store, TEXT.replace("{{rans}}", "{{curves train/loss group=lr}}"))
     page = watched(viewport={"width": 1280, "height": 3000}, color_scheme=scheme).page

@@ -347,9 +347,9 @@ def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, t
 
 
 @pytest.mark.slow
-def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_accessible(watched, serve, swept):
+def test_trials_are_chosen_by_keys_the_address_keeps_them_and_the_page_is_accessible(watched, serve, sweeps):
     page = watched().page
-    page.goto(f"{serve(swept)}/sweeps/first")
+    page.goto(f"{serve(sweeps)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
     page.locator("#parallel summary").press("Enter")
     while page.evaluate("document.activeElement.ariaLabel") != "lr, at least":

@@ -10,7 +10,10 @@ import pytest
 from sacristan.runs import open_store
 from sacristan.runs.board.access import Role, TokenFile
 from sacristan.runs.stores.changes import Author
+from sacristan.runs.stores.small_documents import Report
 from tests.integration.board.test_workspace import assert_accessible
+
+LOGGED_OUT = "Your login has expired or was revoked. Log in again in a new tab, then go on here"
 
 
 def discard(where, *ids, by=""):
@@ -107,7 +110,10 @@ def test_dialogs_name_the_runs_and_a_new_filter_keeps_the_selection_in_sight(own
         assert len(store) == 4
 
 
-@pytest.mark.parametrize("tab", ["overview", pytest.param("output", marks=pytest.mark.slow)])
+LATER_TABS = ("output", "curves", "system", "media", "files", "sources", "environment")
+
+
+@pytest.mark.parametrize("tab", ["overview", *(pytest.param(tab, marks=pytest.mark.slow) for tab in LATER_TABS)])
 def test_page_of_a_run_says_that_it_was_deleted_and_restores_it(own_store, watched, serve, tab):
     browser = watched()
     page = browser.page
@@ -140,9 +146,8 @@ def test_expired_login_is_one_sentence_and_nothing_typed_is_lost(own_store, watc
     tokens.revoke("ann")
     page.click("#tag-now")
     page.wait_for_selector("#tag-dialog .problem a")
-    sentence = "Your login has expired or was revoked. Log in again in a new tab, then go on here"
-    assert page.locator("#tag-dialog .problem").inner_text() == sentence
-    assert page.locator("#outage").inner_text() == sentence
+    assert page.locator("#tag-dialog .problem").inner_text() == LOGGED_OUT
+    assert page.locator("#outage").inner_text() == LOGGED_OUT
     assert_accessible(page)
     with page.expect_popup() as popup:
         page.click("#tag-dialog .problem a")
@@ -159,15 +164,15 @@ def test_expired_login_is_one_sentence_and_nothing_typed_is_lost(own_store, watc
         page.fill("#display-name", f"name of {run}")
         tokens.revoke("ann")
         page.keyboard.press("Enter")
-        page.wait_for_selector(f"#head-problem:has-text('{sentence}')")
+        page.wait_for_selector(f"#head-problem:has-text('{LOGGED_OUT}')")
         page.wait_for_selector("#outage a")
         assert page.input_value("#display-name") == f"name of {run}"
         page.goto(f"{base}/runs?token={tokens.add('ann', Role.NOTE)}")
     browser.errors[:] = [error for error in browser.errors if "401" not in error]
 
 
-def test_list_of_all_stores_follows_them(recorded, watched, serve, tmp_path):
-    one, two = (str(shutil.copytree(recorded, tmp_path / name)) for name in ("one", "two"))
+def test_list_of_all_stores_follows_them(recorded, own_store, watched, serve, tmp_path):
+    one, two = str(shutil.copytree(recorded, tmp_path / "one")), own_store
     page = watched().page
     page.goto(f"{serve({'one': one, 'two': two})}/all?where=status%3DFAILED")
     page.wait_for_selector("tbody tr")
@@ -195,3 +200,168 @@ def test_enter_in_a_name_or_a_filter_makes_keys_shortcuts_again(own_store, watch
         page.wait_for_selector(f"{field}:not(:focus)")
     page.keyboard.press("2")
     page.wait_for_url("**tab=curves")
+    page.goto(f"{serve(own_store)}/runs")
+    page.fill("#settings input[name=colour]", "lr")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**colour=lr*")
+    page.keyboard.press("w")
+    page.wait_for_selector("#views-dialog[open]")
+    assert page.input_value("#settings input[name=colour]") == "lr"
+
+
+@pytest.mark.slow
+def test_login_that_expires_while_pages_follow_is_said_and_the_pages_go_on(own_store, watched, serve, tmp_path):
+    tokens = TokenFile(tmp_path / "tokens.json")
+    secret = tokens.add("ann", Role.NOTE)
+    base = serve(own_store, tokens=tokens)
+    pages = [watched() for _ in range(4)]
+    pages[0].page.goto(f"{base}/runs?token={secret}")
+    for browser, path in zip(pages, ("/runs", "/runs/1", "/runs/1?tab=output", "/models"), strict=True):
+        browser.page.goto(f"{base}{path}")
+    tokens.revoke("ann")
+    for browser in pages:
+        browser.page.wait_for_selector(f"#outage:has-text('{LOGGED_OUT}')")
+    assert_accessible(pages[0].page)
+    with pages[0].page.expect_popup() as popup:
+        pages[0].page.click("#outage a")
+    popup.value.fill("#token", tokens.add("ann", Role.NOTE))
+    popup.value.click("button")
+    popup.value.wait_for_selector("tr[data-run='1']")
+    popup.value.close()
+    with open_store(own_store) as store:
+        store.tag(store.get("1"), ["after"])
+    for browser in pages:
+        browser.page.wait_for_selector("#outage:text-is('')", state="attached")
+    pages[0].page.wait_for_selector("tr[data-run='1'] .tag:text('after')")
+    pages[1].page.wait_for_selector(".run-head .tag:text('after')")
+    for browser in pages:
+        browser.errors[:] = [error for error in browser.errors if "401" not in error]
+
+
+@pytest.mark.slow
+def test_expired_login_is_said_in_every_dialog(own_store, watched, serve, tmp_path):
+    tokens = TokenFile(tmp_path / "tokens.json")
+    tokens.add("bob", Role.READ)  # a board without tokens does not start
+    base = serve(own_store, tokens=tokens)
+    browser = watched()
+    page = browser.page
+    discard(own_store, "4")
+    with open_store(own_store) as store:
+        report = store.reports.save(Report("Ours", "text", author="ann"))
+
+    def logged_in(path):
+        page.goto(f"{base}/runs?token={tokens.add('ann', Role.WRITE)}")
+        page.wait_for_selector("tr[data-run='1']")
+        page.goto(f"{base}{path}")
+
+    def says(place):
+        page.wait_for_selector(f"{place}:has-text('{LOGGED_OUT}') a")
+
+    def choose_runs():
+        for run in "12":
+            page.check(f"tr[data-run='{run}'] input")
+
+    def discards():
+        choose_runs()
+        page.keyboard.press("Delete")
+        page.wait_for_selector("#discard-now:enabled")
+        tokens.revoke("ann")
+        page.click("#discard-now")
+        says("#discard-dialog .problem")
+
+    def discards_without_a_list():
+        choose_runs()
+        tokens.revoke("ann")
+        page.keyboard.press("Delete")
+        says("#outage")
+        page.wait_for_selector("#discard-dialog", state="hidden")
+        assert page.locator("#num-selected").inner_text() == "2 runs selected"
+
+    def exports(button):
+        choose_runs()
+        page.click("#export")
+        page.wait_for_selector("#export-dialog li")
+        tokens.revoke("ann")
+        page.click(button)
+        says("#export-dialog .problem")
+
+    def saves_a_view():
+        page.keyboard.press("w")
+        page.fill("#view-name", "mine")
+        tokens.revoke("ann")
+        page.keyboard.press("Enter")
+        says("#save-view .problem")
+        assert page.input_value("#view-name") == "mine"
+
+    def chooses_columns():
+        tokens.revoke("ann")
+        page.keyboard.press("c")
+        says("#columns-dialog .problem")
+
+    def chooses_a_colour():
+        page.focus("tr[data-run='1'] th a")
+        page.keyboard.press("p")
+        page.fill("#colour-dialog input[type=color]", "#123456")
+        tokens.revoke("ann")
+        page.click("#colour-dialog button[value=set]")
+        says("#colour-dialog .problem")
+        assert page.input_value("#colour-dialog input[type=color]") == "#123456"
+
+    def restores():
+        page.check("#trash tbody input")
+        tokens.revoke("ann")
+        page.click("#trash button.main")
+        says("#trash-problem")
+
+    def removes_a_report():
+        page.click("#remove")
+        tokens.revoke("ann")
+        page.click("#remove-now")
+        says("#remove-dialog .problem")
+
+    def adds_a_panel():
+        tokens.revoke("ann")
+        page.keyboard.press("a")
+        page.keyboard.type("train/loss")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#token")  # the address has the panel
+        page.fill("#token", tokens.add("ann", Role.NOTE))
+        page.click("button")
+        page.wait_for_selector(".section[data-section='/'] figure[data-panel='train/loss']")
+        tokens.revoke("ann")
+
+    def writes_a_note():
+        page.fill("#note", "good")
+        tokens.revoke("ann")
+        page.click("#note-form button")
+        says("#note-state")
+        assert page.input_value("#note") == "good"
+
+    for path, does in (
+        ("/runs", discards),
+        ("/runs", discards_without_a_list),
+        ("/runs", lambda: exports("#export-csv")),
+        ("/runs", lambda: exports("#export-report")),
+        ("/runs", saves_a_view),
+        ("/runs", chooses_columns),
+        ("/runs", chooses_a_colour),
+        ("/runs", adds_a_panel),
+        ("/runs/1", writes_a_note),
+        ("/trash", restores),
+        (f"/reports/{report.id}", removes_a_report),
+    ):
+        logged_in(path)
+        page.evaluate("sessionStorage.clear()")
+        page.reload()
+        does()
+    browser.errors[:] = [error for error in browser.errors if "401" not in error]
+
+
+def test_read_only_board_lists_no_key_that_changes_runs(own_store, watched, serve):
+    page = watched().page
+    page.goto(f"{serve(own_store, is_read_only=True)}/runs")
+    page.wait_for_selector("tr[data-run='1']")
+    page.keyboard.press("?")
+    keys = page.locator("dialog[open] kbd").all_inner_texts()
+    assert {"j", "x", "v", "g"} <= set(keys)
+    assert not {"p", "t", "Delete"} & set(keys)

@@ -249,7 +249,7 @@ def test_curves_are_drawn_accessible_and_saved_and_share_a_cursor(watched, serve
         plots.first.locator("[data-save=csv]").click()
     download.value.save_as(tmp_path / "saved.csv")
     rows = list(csv.reader((tmp_path / "saved.csv").read_text(encoding="utf-8").splitlines()))
-    assert rows[0] == ["curve", "step", "value", "as_logged"]
+    assert rows[0] == ["curve", "step", "value", "as_logged", "time_s"]
     assert [row[0] for row in rows[1:]] == [text for text in names for _ in range(40)]
     page.locator("select[name=x]").select_option("time")
     page.wait_for_url("**/runs?*x=time*")
@@ -370,7 +370,7 @@ def twenty(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["folder", "database"])
+@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
 def twenty_store(request, twenty):
     """The twenty runs in a folder and in a database."""
     return str(twenty) if request.param == "folder" else request.getfixturevalue("twenty_database")
@@ -485,6 +485,61 @@ def test_filter_changes_list_and_curves_without_leaving_the_page(watched, serve,
     assert page.locator(".section[open] figure.panel").count() == 3
 
 
+@pytest.mark.slow
+def test_search_in_charts_leaves_no_empty_section(watched, serve, twenty_store):
+    page = watched().page
+    page.goto(f"{serve(twenty_store)}/runs")
+    drawn(page)
+    sections = "all => all.map((one) => one.dataset.section)"
+    assert page.locator(".section:visible").evaluate_all(sections) == ["val", "", "train"]
+    page.fill("#settings .sieve", "train")
+    assert page.locator(".section:visible").evaluate_all(sections) == ["train"]
+    page.press("#settings .sieve", "Enter")
+    page.keyboard.press("g")
+    page.wait_for_selector("#legend button")
+    assert page.input_value("#settings .sieve") == "train"
+    page.fill("#settings .sieve", "")
+    assert page.locator(".section:visible").count() == 3
+
+
+# Names that are cut in the middle: each, whether its end is in sight, and whether its beginning is cut.
+ENDS = """(place) => [...document.querySelectorAll(place)].map((one) => {
+    const [front, end] = one.children;
+    const inside = end.getBoundingClientRect().right <= one.parentElement.getBoundingClientRect().right + 1;
+    const isCut = front.scrollWidth > front.clientWidth && getComputedStyle(front).textOverflow === "ellipsis";
+    return [one.textContent, inside && end.clientWidth > 60 && end.scrollWidth <= end.clientWidth, isCut];
+})"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(watched, serve, tmp_path, width):
+    names = [f"validation/retrieval_of_a_very_long_data_set_in_many_languages/recall_at_{num:06}" for num in (10, 100)]
+    run = tmp_path / "1"
+    run.mkdir()
+    (run / "run.json").write_text(json.dumps({"uid": "1" * 32, "status": "COMPLETED"}))
+    (run / "config.json").write_text("{}")
+    (run / "summary.json").write_text(json.dumps({name: {"last": 1, "count": 2} for name in names}))
+    points = np.zeros((2, 2), POINT)
+    points["metric"], points["step"] = np.arange(2), [[0], [1]]
+    (run / "metrics.bin").write_bytes(points.tobytes())
+    (run / "metrics.names.jsonl").write_text(
+        "".join(f'{{"id": {n}, "name": "{name}"}}\n' for n, name in enumerate(names))
+    )
+    page = watched(viewport={"width": width, "height": 900}).page
+    for path, place in (
+        ("/runs?layout=charts", "figure .title"),
+        ("/runs/1?tab=curves", "figure .title"),
+        ("/runs/1", "[data-live=metrics] th"),
+    ):
+        page.goto(f"{serve(tmp_path)}{path}")
+        page.wait_for_selector(f"{place} .middled")
+        found = page.evaluate(ENDS, f"{place} .middled")
+        assert [name for name, *_ in found] == names
+        assert [is_whole for _, is_whole, _ in found] == [True, True]  # with its number
+        assert path == "/runs/1" or [is_cut for *_, is_cut in found] == [True, True]
+
+
 def test_running_run_grows_and_a_new_metric_gets_a_panel(watched, serve, twenty, tmp_path):
     store = shutil.copytree(twenty, tmp_path / "store")
     page = watched().page
@@ -582,7 +637,7 @@ def test_quantities_are_computed_at_common_steps(client_of, store):
     code, found = panel(client, "train/loss - nothing", run="1")
     assert (code, found["error"].partition(";")[0]) == (409, "no run has the metric 'nothing'")
     text = client.get("/workspace/points", params={"run": "1", "panel": "train/loss * 2"}).text
-    assert text.splitlines()[1].endswith(",0,0.2")
+    assert text.splitlines()[1].rpartition(",")[0].endswith(",0,0.2")
 
 
 def test_panels_are_added_pinned_ordered_and_widened(watched, serve, twenty_store):
