@@ -2,6 +2,7 @@
 
 /** What the addresses of a store's pages begin with; empty on a board of one store. */
 export const root = document.documentElement.dataset.root;
+const mayWrite = "writes" in document.documentElement.dataset;
 
 /** Show the times below a node in the local zone. */
 export function localise(node) {
@@ -29,7 +30,7 @@ export function showError(place, error) {
   place.textContent = error?.message ?? "";
   const link = (text, more) => place.append(" ", Object.assign(document.createElement("a"), { href: location.href, textContent: text, ...more }));
   if (error?.isLoggedOut) link("Log in again in a new tab, then go on here", { target: "_blank" });
-  else if (error?.found?.discarded && place.id === "outage") link("Restore it");
+  else if (error?.found?.discarded && place.id === "outage" && mayWrite) link("Restore it");
 }
 
 /** Return the error of a request that needs a login, and tell of it on the page until a request succeeds. */

@@ -366,6 +366,31 @@ def test_curves_of_a_run_are_panels_in_sections(watched, serve, store):
     assert [url for url in watch.requests if "plotly" in url] == []
 
 
+# The ticks of a histogram from its bottom and its left on, and whether each is in sight.
+TICKS = """(svg) => ["down", "across"].map((side) => [...svg.querySelectorAll(`.${side} text`)].map((one) => {
+    const [box, text] = [svg.getBoundingClientRect(), one.getBoundingClientRect()];
+    const isInside = text.left >= box.left - 1 && text.right <= box.right + 1 && text.top >= box.top - 1;
+    return [Number(one.textContent), isInside && text.bottom <= box.bottom + 1];
+}))"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1280])
+def test_axes_and_counts_of_a_histogram_are_in_sight(watched, serve, kept, width):
+    page = watched(viewport={"width": width, "height": 900}).page
+    page.goto(f"{serve(kept)}/runs/1?tab=media")
+    weights = page.locator(".medium-series", has=page.locator("h2", has_text="weights"))
+    weights.scroll_into_view_if_needed()
+    weights.locator("svg.histogram rect").first.wait_for(state="attached")
+    for ticks in weights.locator("svg.histogram").first.evaluate(TICKS):
+        values = [value for value, _ in ticks]
+        assert len(values) >= 3
+        assert values == sorted(set(values))
+        assert all(is_inside for _, is_inside in ticks)
+    titles = weights.locator("svg.histogram rect title").all_text_contents()
+    assert sum(int(title.rpartition(": ")[2]) for title in titles) == 100
+
+
 @pytest.mark.slow
 def test_slider_chooses_the_step_of_a_medium(watched, serve, rich):
     page = watched().page

@@ -384,6 +384,29 @@ def test_workspace_of_a_database_is_arranged_saved_selected_and_live(watched, se
     assert list(made) == []
 
 
+@pytest.mark.slow
+def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(watched, serve, tmp_path):
+    for number in range(1, 221):
+        run = tmp_path / str(number)
+        run.mkdir()
+        document = {"uid": f"{number:032x}", "status": "COMPLETED", "start_time": "2026-01-01T00:00:00"}
+        (run / "run.json").write_text(json.dumps({"experiment": {"name": "e"}, "command": "main", **document}))
+        (run / "config.json").write_text("{}")
+    page = watched().page
+    page.goto(f"{serve(tmp_path)}/runs")
+    page.check("#all")
+    page.click("#select-all")
+    page.wait_for_selector("#num-selected:text-is('220 runs selected')")
+    page.keyboard.press("Delete")
+    page.wait_for_selector("#discard-dialog p:text-is('and 20 runs more')")
+    assert page.locator("#discard-dialog li").count() == 200
+    assert page.locator("#discard-dialog h3").all_inner_texts() == ["Not shown on the page: 170", "Shown"]
+    page.click("#discard-now")
+    page.wait_for_selector("#discard-dialog", state="hidden")
+    with open_store(tmp_path) as store:
+        assert len(store) == 0
+
+
 def test_table_of_runs_has_their_fields(client_of, store):
     client = client_of(store)
     answer = client.get("/list/table", params={"run": ["2", "1"], "column": ["lr", "status", "nope"]})

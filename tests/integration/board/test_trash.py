@@ -131,6 +131,26 @@ def test_page_of_a_run_says_that_it_was_deleted_and_restores_it(own_store, watch
     browser.errors[:] = [error for error in browser.errors if "404" not in error]
 
 
+@pytest.mark.slow
+def test_reader_sees_that_a_run_was_deleted_and_cannot_restore_it(own_store, watched, serve, tmp_path):
+    tokens = TokenFile(tmp_path / "tokens.json")
+    secret = tokens.add("bob", Role.READ)
+    browser = watched()
+    page = browser.page
+    base = serve(own_store, tokens=tokens)
+    page.goto(f"{base}/runs?token={secret}")
+    page.wait_for_selector("tr[data-run='2']")
+    assert page.locator("a:text-is('Trash')").count() == 0
+    page.goto(f"{base}/runs/2")
+    discard(own_store, "2", by="ann")
+    page.wait_for_selector("#outage:has-text('run 2 was moved to the trash of')")
+    assert page.locator("#outage a").count() == 0
+    page.reload()
+    page.wait_for_selector("h1:text-is('This run was deleted')")
+    assert page.locator("main button").count() == 0
+    browser.errors[:] = [error for error in browser.errors if "404" not in error]
+
+
 def test_expired_login_is_one_sentence_and_nothing_typed_is_lost(own_store, watched, serve, tmp_path):
     tokens = TokenFile(tmp_path / "tokens.json")
     secret = tokens.add("ann", Role.NOTE)
