@@ -21,7 +21,6 @@ from sacristan.configs.importing import pause_collection, resume_collection
 pause_collection()
 try:
     from sacristan import ingredients  # noqa: F401 - first, because it imports sacred without its warning
-    from sacristan.experiments.experiment import Experiment
     from sacristan.experiments.running.lab_run import LabRun
     from sacristan.experiments.running.signals import Terminated
     from sacristan.experiments.scripts.capturing import capture
@@ -52,6 +51,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from sacristan.experiments.experiment import Experiment
     from sacristan.experiments.training import inspection, loop, results
     from sacristan.experiments.training.callbacks import Callback
     from sacristan.experiments.training.evaluation import Monitor, Supervised
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from sacristan.experiments.training.trainer import Task, Trainer
 else:
     _NAMES = {
+        "sacristan.experiments.experiment": "Experiment",
         "sacristan.experiments.training.callbacks": "Callback",
         "sacristan.experiments.training.results": "cases_table",
         "sacristan.experiments.training.loop": "FitResult evaluate fit predict steps_per_epoch",

@@ -25,7 +25,6 @@ from sacristan.configs.importing import import_sacred
 # Before anything here imports it.
 import_sacred()
 
-from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.threads import let_threads_sleep
 from sacristan.ingredients.errors import (
     CheckpointError,
@@ -123,6 +122,7 @@ if TYPE_CHECKING:
     )
     from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
     from sacristan.ingredients.checkpoints.training_state import Place
+    from sacristan.ingredients.config.ingredient import Ingredient
     from sacristan.ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
     from sacristan.ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
     from sacristan.ingredients.datasets.collating import Padded
@@ -137,6 +137,7 @@ else:
     _NAMES = {
         "sacristan.ingredients.checkpoints.checkpointer": "Checkpointer",
         "sacristan.ingredients.checkpoints.training_state": "Place",
+        "sacristan.ingredients.config.ingredient": "Ingredient",
         "sacristan.ingredients.config.seed": "global_stream numpy_stream seed_globals stream_seed torch_stream",
         "sacristan.ingredients.datasets.batches": "Batches Data LoaderBatches TensorBatches",
         "sacristan.ingredients.datasets.collating": "Padded",

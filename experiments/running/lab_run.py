@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import sacred
 import wrapt
@@ -22,8 +22,6 @@ from sacred.utils import IntervalTimer
 from sacristan.configs.importing import resume_collection
 from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.running.captured_output import capturing_in_order
-from sacristan.experiments.running.commands import Unframed
-from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.experiments.running.endings import is_refusal
 from sacristan.experiments.running.logging_run import LoggingRun
 from sacristan.experiments.running.notifying import Notifier
@@ -33,12 +31,15 @@ from sacristan.experiments.running.recorder import Recorder
 from sacristan.experiments.running.resuming import check_resumable, going_on_later, recorded_data
 from sacristan.experiments.running.signals import Signals
 from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
-from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.directions import note_better
 from sacristan.observers.record.protocols import HasFolder, LeasedObserver
+
+if TYPE_CHECKING:
+    from sacristan.experiments.running.computed_config import ComputedConfig
+    from sacristan.ingredients.config.ingredient import Ingredient
 
 __all__ = ["LabRun"]
 
@@ -129,6 +130,8 @@ class LabRun(LoggingRun):
         self.legacy_defaults = computed.legacy_defaults
         self.unobserved = getattr(computed.function, "unobserved", False)
         if self.unobserved:
+            from sacristan.experiments.running.commands import Unframed
+
             self.run_logger = Unframed(self.run_logger)
         self.beat_interval = BEAT_INTERVAL_S
         self.system_metrics_s: float | None = None

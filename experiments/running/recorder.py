@@ -17,9 +17,9 @@ from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import SacredInterrupt
 
+from sacristan.experiments.running.added_settings import merge, note_typed
 from sacristan.experiments.running.buffers import MediaBuffer, MetricsBuffer
 from sacristan.experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
-from sacristan.experiments.running.computed_config import merge, note_typed
 from sacristan.experiments.running.one_run import Owner
 from sacristan.experiments.running.system_metrics import Sampler
 from sacristan.observers.errors import MediaError, MetricError

@@ -17,8 +17,6 @@ from sacred.utils import get_by_dotted_path, iterate_flattened, join_paths
 from sacristan.configs.map import abbreviated
 from sacristan.configs.slurm import job_id, requeue
 from sacristan.experiments.running.signals import SAVED_CODE, Terminated
-from sacristan.experiments.running.starting_state import check_start
-from sacristan.ingredients.config.scope import completed
 from sacristan.ingredients.errors import ConfigError, DataError
 from sacristan.ingredients.ranks.world import World
 from sacristan.observers.errors import ResumeError
@@ -178,6 +176,8 @@ def _check_state(setting: str, run: Any, *, has_ingredient: bool) -> None:
             f"{_SETTING}: got {setting!r}, expected auto, or a checkpoint such as my_runs/3/checkpoints/last.pt"
         )
     if has_ingredient:
+        from sacristan.experiments.running.starting_state import check_start
+
         check_start(Path(setting), run.config, run.legacy_defaults)
 
 
@@ -226,6 +226,8 @@ class _Criteria:
         """Return the entries of the run that a recorded config lacks, by dotted name; none if it differs otherwise."""
         if not isinstance(document := load_json(path), dict):
             return {}
+        from sacristan.ingredients.config.scope import completed
+
         recorded = _with(completed(document, self._config, self._legacy_defaults), self._ignored, None)
         theirs, mine = dict(iterate_flattened(recorded)), dict(iterate_flattened(self._config))
         lacked = {name: value for name, value in mine.items() if name not in theirs}
@@ -241,6 +243,8 @@ class _Criteria:
             raise ValueError(f"got {len(content)} bytes that do not end with }}, expected a JSON object")
         if not all(line in content for line in self._lines):
             return False
+        from sacristan.ingredients.config.scope import completed
+
         recorded = completed(parse_json(content), self._config, self._legacy_defaults)
         recorded = _with(recorded, self._ignored, None)
         return json.dumps(recorded, sort_keys=True) == json.dumps(self._config, sort_keys=True)

@@ -13,13 +13,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sacred.config import create_captured_function
+from sacred.config.config_summary import ConfigSummary
 from sacred.dependencies import Source, get_digest
 from sacred.stdout_capturing import get_stdcapturer
 from sacred.utils import SacredInterrupt
 
-from sacristan.experiments.experiment import Experiment
+from sacristan.configs import installation
+from sacristan.configs.installed import find_package
 from sacristan.experiments.running.captured_output import capturing_in_order
-from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.main_file import MainFile, module_of
 from sacristan.experiments.running.resuming import folder_to_start
@@ -122,16 +124,9 @@ def make_run(
     main_file = MainFile(names)
     stem = None if main_file.path is None else Path(main_file.path).stem
     name = name or (main_file.module or stem or "notebook").rpartition(".")[2]
-    experiment = Experiment(name, record_to=None, system_metrics_s=None, interactive=True, base_dir=main_file.base_dir)
-    experiment.mainfile = None if main_file.path is None else _source(main_file.path)
-    experiment.sources = set() if experiment.mainfile is None else {experiment.mainfile}
-    experiment.doc = names.get("__doc__") or ""
-    logger = _quiet_logger()
-    experiment.logger = logger  # type: ignore[assignment]  # else Sacred sets up logging, which is the script's to do
-    experiment.main(main)
-    run = ScriptRun(ComputedConfig(experiment, "main", {}), experiment, trial=take_trial())
-    run.run_logger = logger
-    run.config = {}
+    mainfile = None if main_file.path is None else _source(main_file.path)
+    script_alone: Any = _ScriptAlone(name, main_file, mainfile)
+    run = ScriptRun(script_alone, script_alone, trial=take_trial())
     run.update_config(config)
     run.system_metrics_s = 15.0
     run.meta_info |= {
@@ -142,10 +137,10 @@ def make_run(
         "script": {**(script_of(names) if script is None else script), **_process_note()},
         **(meta or {}),
     }
-    info = main_file.provenance(experiment)
+    info = main_file.provenance(script_alone)
     name_of_main = info["mainfile"]
-    if name_of_main and name_of_main not in dict(info["sources"]):  # a script that is not called `.py`
-        info["sources"].append((name_of_main, experiment.mainfile.digest))
+    if mainfile and name_of_main and name_of_main not in dict(info["sources"]):  # a script that is not called `.py`
+        info["sources"].append((name_of_main, mainfile.digest))
     run.experiment_info |= info
     run.executed_cells = main_file.executed_cells()
     run.observers = _observers(record_to)
@@ -156,6 +151,37 @@ def make_run(
     if resume is not None:
         run.resume(resume)
     return run
+
+
+class _ScriptAlone:
+    """What a run asks of its experiment and its config, of a script, which has no ingredients, scopes and commands."""
+
+    observers = additional_host_info = pre_run_hooks = post_run_hooks = ()
+    captured_out_filter = None
+
+    def __init__(self, name: str, main_file: MainFile, mainfile: Source | None) -> None:
+        self.path = name
+        self.base_dir = str(main_file.base_dir.absolute())
+        self.mainfile = mainfile
+        self.values: dict[str, Any] = {}
+        self.changes = ConfigSummary()
+        self.legacy_defaults: dict[str, Any] = {}
+        self.function = create_captured_function(main)
+        self.root_logger = self.run_logger = _quiet_logger()
+
+    def traverse_ingredients(self) -> tuple[()]:
+        """Return no ingredients."""
+        return ()
+
+    def get_experiment_info(self) -> dict[str, Any]:
+        """Return what Sacred does, without what `MainFile.provenance` adds."""
+        packages = filter(None, map(find_package, ("numpy", "sacred")))
+        dependencies = [f"{package.name}=={package.version}" for package in packages]
+        return {
+            "name": self.path,
+            "base_dir": self.base_dir,
+            "dependencies": [*dependencies, f"sacristan=={installation.version()}"],
+        }
 
 
 def make_main(**names: Any) -> ModuleType:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from sacred.utils import iterate_flattened
 
-from sacristan.experiments.running.computed_config import merge
+from sacristan.experiments.running.added_settings import merge
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.scripts.settings import as_settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun, as_tags

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacristan.experiments.running.computed_config import as_setting
+from sacristan.experiments.running.added_settings import as_setting
 from sacristan.experiments.running.resuming import is_living, is_unfinished
 from sacristan.experiments.scripts.script_run import STORE_VARIABLE, script_of
 from sacristan.ingredients.errors import ConfigError

@@ -8,7 +8,7 @@ import itertools
 import sys
 from typing import Any
 
-from sacristan.experiments.running.computed_config import as_setting
+from sacristan.experiments.running.added_settings import as_setting
 from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.parsers.namespaces import typed_in
 

@@ -1,0 +1,118 @@
+"""Settings that are added to the config of a run that has begun, such as those that a script has parsed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+from argparse import Namespace
+from collections.abc import Iterable, Mapping, MutableMapping
+from pathlib import PurePath
+from types import SimpleNamespace
+from typing import Any
+
+from sacred.utils import get_by_dotted_path, iterate_flattened
+
+from sacristan.observers.record.object_names import object_name
+
+__all__ = ["as_setting", "merge", "note_typed"]
+
+_HIDDEN = "***"
+# Narrower than the names of environment variables: `max_tokens` and `tokenizer` are settings.
+_SECRET = re.compile(r"(^|_)(passw(or)?d|secret|credentials?|(api|access|private|auth)_?key|(?<!pad_)token)$", re.I)
+_MOST_LEVELS = 32
+_MOST_CHARACTERS = 1000
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_MISSING = object()
+
+
+def as_setting(value: Any, name: str = "", *, levels: int = _MOST_LEVELS) -> Any:
+    """Return a value as a config holds it: numbers, texts, lists and dicts; other objects become text.
+
+    Namespaces, dataclasses and named tuples become dicts, members of an enum their value or else their name. A text
+    under the `name` of a secret, such as `api_key`, is hidden. This never raises.
+    """
+    if isinstance(value, enum.Enum):
+        value = value.value if isinstance(value.value, str | int | float) else value.name
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, str):
+        return _HIDDEN if value and _SECRET.search(name) else str(value)
+    if isinstance(value, PurePath):
+        return str(value)
+    try:
+        if levels:
+            if (fields := _fields(value)) is not None:
+                return {str(key): as_setting(item, str(key), levels=levels - 1) for key, item in fields.items()}
+            if isinstance(value, list | tuple):
+                return [as_setting(item, name, levels=levels - 1) for item in value]
+            if isinstance(value, set | frozenset):
+                return sorted((as_setting(item, name, levels=levels - 1) for item in value), key=repr)
+        return object_name(value) or _as_text(value)
+    except Exception:  # an object may raise anything when it is inspected
+        return f"<{type(value).__name__}>"
+
+
+def _fields(value: Any) -> Mapping[Any, Any] | None:
+    """Return the entries of a value that is like a dict; None for others."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, Namespace | SimpleNamespace):
+        return vars(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value._asdict() if isinstance(value, tuple) and hasattr(value, "_asdict") else None
+
+
+def _as_text(value: Any) -> Any:
+    if hasattr(value, "dtype") and hasattr(value, "tolist"):  # an array, a tensor, or a scalar of one
+        return as_setting(value.tolist(), levels=1) if getattr(value, "size", 0) == 1 else f"{value!r:.1000}"
+    return _ADDRESS.sub("", str(value))[:_MOST_CHARACTERS]
+
+
+def merge(config: MutableMapping[str, Any], values: Mapping[str, Any]) -> list[str]:
+    """Merge settings, nested or by dotted name, into a nested config; return the dotted names of what has changed.
+
+    A dotted name that leads through a setting which is no group stays one name.
+    """
+    changed = []
+    for name, value in values.items():
+        target, last = _place(config, str(name))
+        value = as_setting(value, last)
+        present = target.get(last, _MISSING)
+        if isinstance(value, dict) and value and isinstance(present, dict):
+            changed += [f"{name}.{inner}" for inner in merge(present, value)]
+        elif present is _MISSING or type(present) is not type(value) or present != value:
+            target[last] = value
+            changed.append(str(name))
+    return changed
+
+
+def _place(config: MutableMapping[str, Any], name: str) -> tuple[MutableMapping[str, Any], str]:
+    """Return the group that a dotted name is in, made where it is missing, and its name there."""
+    *groups, last = name.split(".")
+    if not groups or not last or not all(groups):
+        return config, name
+    target = config
+    for group in groups:
+        inner = target.get(group, _MISSING)
+        if inner is _MISSING:
+            inner = target[group] = {}
+        if not isinstance(inner, dict):
+            return config, name
+        target = inner
+    return target, last
+
+
+def note_typed(meta_info: MutableMapping[str, Any], config: Mapping[str, Any], typed: Iterable[str]) -> None:
+    """Note which settings were typed, in the entries of the meta entry where experiments note it.
+
+    Dotted names that the config does not have are left out.
+    """
+    values = {name: get_by_dotted_path(config, name, _MISSING) for name in typed}
+    for name, value in values.items():
+        if value is not _MISSING:
+            merge(meta_info.setdefault("config_updates", {}), {name: value})
+    entries = [name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))]
+    others = [group for group in meta_info.get("origins", ()) if group["origin"] != "command line"]
+    meta_info["origins"] = [*others, *([{"origin": "command line", "entries": entries}] if entries else [])]
