@@ -10,6 +10,7 @@ import pytest
 
 from sacristan.runs import open_store
 from tests.processes import PIPE, run
+from tests.ranks import started_ranks, wait_for_all
 
 CAPTURED = """
 import os
@@ -25,6 +26,22 @@ with mlflow.start_run():
     for step in range(3):
         wandb.log({"loss": rank + step})
         mlflow.log_metric("acc", rank + step, step=step)
+wandb.finish()
+Path(f"rank-{rank}").touch()
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+LOGGING = """
+from pathlib import Path
+import torch.distributed as dist
+import wandb
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+wandb.init(config={"lr": 0.1})
+for step in range(3):
+    wandb.log({"loss": rank + step})
 wandb.finish()
 Path(f"rank-{rank}").touch()
 dist.barrier()
@@ -134,6 +151,18 @@ def launch(folder, text, *before, words=()):
     return run(command, cwd=folder, env=env, stdout=PIPE, stderr=PIPE, text=True, cold=True)
 
 
+def test_only_the_first_of_two_processes_that_log_with_wandb_is_recorded(tmp_path):
+    (tmp_path / "train.py").write_text(LOGGING)
+    with started_ranks(["-m", "sacristan", "run", "train.py"], tmp_path) as ranks:
+        ended = wait_for_all(ranks)
+    assert [code for code, _, _ in ended] == [0, 0], ended
+    assert {"rank-0", "rank-1"} <= {path.name for path in tmp_path.iterdir()}
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert (found.status, found.metric("loss").values.tolist()) == ("COMPLETED", [0, 1, 2])
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_only_the_first_rank_of_a_captured_script_is_recorded(tmp_path):
     pytest.importorskip("mlflow")

@@ -57,7 +57,7 @@ def process(*words, stdin=DEVNULL, **options):
 
 
 def record(*words, **options):
-    done = process(*words, cold=True, **options)  # a warm Python has imported torch
+    done = process(*words, **options)
     assert done.returncode == 0, done.stderr
 
 
@@ -198,7 +198,7 @@ def test_tampered_script_is_told_with_the_cause(folder, monkeypatch, tamper, opt
 
 
 def test_unseeded_script_diverges_although_nothing_recorded_differs(folder):
-    record(*CAPTURED)
+    record(*CAPTURED, cold=True)  # as the process that reproduces it: a warm Python has imported torch
     text = reproduce("1", code=1)
     assert text.startswith("DIVERGED: loss at step 0: ")
     assert "nothing recorded differs; a record does not include the time, random generators without a seed" in text
@@ -332,7 +332,9 @@ for step in run.checkpoint(model=net, optimizer=optimizer, every=1).steps(12):
 """
 
 
-@pytest.mark.parametrize("start", [CAPTURED, ("train.py",)], ids=["captured", "plain"])
+@pytest.mark.parametrize(
+    "start", [pytest.param(CAPTURED, marks=pytest.mark.slow), ("train.py",)], ids=["captured", "plain"]
+)
 def test_killed_script_is_resumed_in_its_record_and_is_identical_to_an_unbroken_one(folder, start):
     (folder / "train.py").write_text(LOOP)
     assert process(*start, "0.1").returncode == -9
