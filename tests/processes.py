@@ -67,7 +67,7 @@ class Process:
         ignore: Signals that it ignores from its start.
         cold: Whether Python starts afresh, too.
         starts_python: Whether the Python that it starts by `subprocess` is warm as it is itself; by default those of
-            `sacristan resume`, `fork`, `reproduce` and `work`, `sweep.run` and `sweep.agent` are.
+            `sacristan resume`, `fork`, `reproduce`, `sweep` and `work`, `sweep.run` and `sweep.agent` are.
         becomes_python: Whether the Python that it becomes by `os.execve` is warm, too; by default those of
             `sacristan resume` and `fork` are. Till then its signals meet a stand-in, which ends by them.
 

@@ -60,6 +60,7 @@ STARTING = {
     "resume",
     "fork",
     "reproduce",
+    "sweep",
     "work",
     "sweep.run",
     "sweep.agent",

@@ -288,7 +288,7 @@ def test_runs_of_a_database_are_anonymous(tmp_path, mongo_url, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "moment"), [pytest.param("review.zip", "runs/2", marks=pytest.mark.slow), ("logs", "output/*")]
+    ("name", "moment"), [("review.zip", "runs/2"), pytest.param("logs", "output/*", marks=pytest.mark.slow)]
 )
 def test_killed_export_leaves_nothing_visible_and_the_next_one_cleans_up(name, moment, runs_folder, tmp_path):
     words = ["--store", str(runs_folder), "export", "1", "2", "--anonymous", *FORMATS.get(name, ()), "-o"]

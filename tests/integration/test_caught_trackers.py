@@ -119,6 +119,7 @@ def test_record_has_what_mlflow_reads_from_its_own_store(tmp_path, monkeypatch, 
         assert (curves_of(last), last.config["lr"]) == (second, 0.001)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_mlflow_reaches_no_server_and_writes_no_folder_unless_it_is_let(tmp_path):
     pytest.importorskip("mlflow")
@@ -156,7 +157,7 @@ run.close()
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("words", [[], ["--also", "aim"]], ids=["alone", "also"])
+@pytest.mark.parametrize("words", [[], pytest.param(["--also", "aim"], marks=pytest.mark.slow)], ids=["alone", "also"])
 def test_record_has_what_aim_reads_from_its_own_repository(tmp_path, words, monkeypatch):
     pytest.importorskip("aim")
     from sacristan.runs.transfer.trackers import aim_repositories

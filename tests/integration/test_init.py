@@ -334,6 +334,7 @@ ENDS_BY_SYSTEM_EXIT = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", ENDS_BY_SYSTEM_EXIT)
 def test_raised_system_exit_is_seen_or_said_to_be_unknown(tmp_path, code):
     (tmp_path / "train.py").write_text(SCRIPT + code)
@@ -354,6 +355,7 @@ QUIET_ENDS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("code", QUIET_ENDS)
 def test_end_is_seen_whatever_the_script_catches_and_replaces(tmp_path, code):
     (tmp_path / "train.py").write_text(SCRIPT + code)

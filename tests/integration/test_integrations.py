@@ -112,6 +112,7 @@ def test_callback_of_skorch_is_cloned_copied_and_pickled(net):
     assert [run.display_name for run in open_store("my_runs").find()] == ["digits"] * 3
 
 
+@pytest.mark.slow
 def test_callback_of_transformers(tmp_path):
     transformers = pytest.importorskip("transformers")
     from sacristan.integrations.transformers import SacristanCallback

@@ -38,7 +38,7 @@ def swept(tmp_path):
 
     def sweep(*words):
         command = [sys.executable, "-m", "sacristan", "sweep", *words]
-        return run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, starts_python=True)
+        return run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
 
     return sweep
 

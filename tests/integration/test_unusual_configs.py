@@ -201,6 +201,7 @@ def make(folder, value, other=None):
 WEIGHT = {0: 1.0, 1: 2.5}
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("value", "words", "expected"),
     [

@@ -147,6 +147,7 @@ def test_outputs_are_equal(records):
     assert records[2]["sacristan"] == records[2]["wandb"]
 
 
+@pytest.mark.slow
 def test_wandb_that_does_its_own_work_as_well_is_recorded_alike(tmp_path):
     done = record(tmp_path, "-m", "sacristan", "run", "--also", "wandb", "train.py", "wandb")
     assert "not recorded" not in done.stderr

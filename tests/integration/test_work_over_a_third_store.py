@@ -106,6 +106,7 @@ def test_sweep_over_a_third_store_has_its_study_and_its_runs_there(lab):
     assert [lr for _, lr, _ in lab.runs()] == [0.1, 0.2, 0.3, 0.4, 0.5]
 
 
+@pytest.mark.slow
 def test_point_of_a_killed_agent_goes_to_the_next_one_over_a_third_store(lab):
     with open_store(lab.url, create=True):
         pass
@@ -123,6 +124,7 @@ def test_point_of_a_killed_agent_goes_to_the_next_one_over_a_third_store(lab):
     assert [(status, lr) for status, lr, _ in lab.runs()] == [("COMPLETED", lr) for lr in (0.1, 0.2, 0.3, 0.4)]
 
 
+@pytest.mark.slow
 def test_board_shows_a_sweep_over_a_third_store(lab):
     from starlette.testclient import TestClient
 

@@ -75,6 +75,7 @@ def test_page_needs_nothing_from_elsewhere(drawn):
     assert IMPURITY in page
 
 
+@pytest.mark.slow
 def test_values_are_drawn_in_place_of_quantiles(study, spec, drawn):
     readable = make_study_view(study, spec)
     assert "(quantile)" not in drawn[0].read_text(encoding="utf-8")
