@@ -591,6 +591,7 @@ def test_dry_shows_all_and_runs_nothing(recorded, tmp_path, reproduce_here):
 def test_kept_folder_holds_what_was_restored(recorded, tmp_path, reproduce_here):
     done = reproduce_here("--dry", "--keep", tmp_path / "kept")
     assert done.returncode == 0
+    assert ["record", str(recorded.store)] in [line.split() for line in done.stdout.splitlines()]
     assert (tmp_path / "kept" / "code" / "steps.py").read_text() == ADVANCE
     assert json.loads((tmp_path / "kept" / "config.json").read_text()) == {"seed": 0, "how": "well"}
     done = reproduce_here("--dry", "--keep", tmp_path / "kept")

@@ -555,7 +555,7 @@ NEEDS = {"two parsers": "argparse", "a subcommand of jsonargparse": "jsonargpars
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [*PARSERS])
+@pytest.mark.parametrize("name", sorted(PARSERS, key=lambda name: name not in ("click", "argparse")))
 def test_config_is_what_the_script_parsed(tmp_path, name):
     pytest.importorskip(NEEDS.get(name, name))
     text, args, config, typed = PARSERS[name]
@@ -566,6 +566,8 @@ def test_config_is_what_the_script_parsed(tmp_path, name):
     assert (code, out) == started(["plain.py", *args], tmp_path)[:2]
     found = only_run(tmp_path)
     assert json.loads(json.dumps(found.config)) == config
+    if name == "click":
+        assert found.info["captured"] == {"click": ["command"]}
     entries = [entry for group in found.get("meta.origins") for entry in group["entries"]]
     assert sorted(entries) == typed
 

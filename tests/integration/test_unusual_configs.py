@@ -284,6 +284,15 @@ def test_object_that_no_record_gives_back_is_rejected_before_the_training(tmp_pa
     make(tmp_path, default, Thing(2)).run(named_configs=named, config_updates=updates, options={"--unobserved": True})
 
 
+def test_config_that_is_nested_too_deeply_for_a_record_is_rejected_before_the_training(tmp_path):
+    deep = 0
+    for _ in range(300):
+        deep = [deep]
+    with pytest.raises(ConfigError, match=r"^x: got lists and dicts nested more than \d+ levels deep in the config"):
+        make(tmp_path, None).run(config_updates={"x": deep}, options={"--force": True})
+    assert not (tmp_path / "my_runs").exists()
+
+
 def test_default_that_differs_each_time_is_rejected_before_the_training(tmp_path):
     ex = Experiment(
         "e", save_git_info=False, base_dir=str(tmp_path), system_metrics_s=None, record_to=tmp_path / "my_runs"

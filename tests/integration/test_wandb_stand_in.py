@@ -62,3 +62,25 @@ def test_script_for_wandb_is_recorded_without_it(tmp_path):
         assert (found.info["summary"]["best"], found.alerts[0]["text"]) == (seed, "title: text")
         assert "log" in found.info["captured"]["wandb"]
         assert (tmp_path / "my_runs" / str(seed + 1) / "files" / "mine.txt").read_text() == "kept"
+
+
+TAGGED = """
+import wandb
+
+for options in ({}, {"tags": ["mine"]}):
+    wandb.init(**options).log({"loss": 1.0})
+    wandb.finish()
+"""
+
+
+def test_variables_give_name_and_tags_to_runs_that_name_none(tmp_path):
+    (tmp_path / "train.py").write_text(TAGGED)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    env |= {"WANDB_NAME": "one", "WANDB_TAGS": "small,first"}
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        found = store.find(sort="start")
+    assert [sorted(each.tags) for each in found] == [["first", "small"], ["mine"]]
+    assert [each.display_name for each in found] == ["one", "one"]
