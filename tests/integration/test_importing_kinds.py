@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -16,6 +17,7 @@ import pytest
 
 from sacristan.observers.media.arrays import png_bytes
 from sacristan.runs import ForeignError, import_foreign
+from sacristan.runs.transfer.trackers.foreign_run import histogram_content
 from tests.trackers import SAMPLES, digest_of, points_of, unpack
 
 # The part of each sample to import, and its number of runs.
@@ -330,3 +332,16 @@ def test_file_that_is_no_database_has_no_runs_of_trackio(tmp_path, store):
     (tmp_path / "a.db").write_bytes(b"text")
     with pytest.raises(ForeignError, match=r"a\.db holds no runs of the kind trackio"):
         list(import_foreign(tmp_path / "a.db", store, "trackio"))
+
+
+@pytest.mark.parametrize(
+    ("counts", "edges", "message"),
+    [
+        ([1, math.nan], [0, 1, 2], "not finite"),
+        ([1, 2], [0, 1, math.inf], "not finite"),
+        ([1, 2], [0, 1], r"got arrays of shapes \(2,\) and \(2,\)"),
+    ],
+)
+def test_histogram_that_no_axis_has_is_refused(counts, edges, message):
+    with pytest.raises(ValueError, match=message):
+        histogram_content(counts, edges)

@@ -365,6 +365,8 @@ def test_a_sweep_from_the_command_line_goes_on_and_tells(tmp_path):
     assert "3 of 3 done" in done.stdout
     assert "best: trial 2, loss 0.25: x=2.0" in done.stdout
     (id,) = [path.name for path in (tmp_path / "my_runs" / "sweeps").iterdir()]
+    assert f"sweep {id} in my_runs/sweeps/{id}; its runs: sacristan ls --sweep {id}" in done.stdout
+    assert (tmp_path / "my_runs" / "sweeps" / id / "output.log").exists()
     again = command(*words, cwd=tmp_path)
     assert "3 of 3 done" in again.stdout
     with open_store(tmp_path / "my_runs") as store:

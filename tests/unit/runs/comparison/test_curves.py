@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import random
 import warnings
+from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from sacristan.observers import Series
 from sacristan.runs import PlotError
-from sacristan.runs.comparison.curves import Quantity, mean_curve, smooth
+from sacristan.runs.comparison.curves import Quantity, joined_series, mean_curve, smooth
 from sacristan.runs.drawing.curve import Curve, curve_of, thin
 
 METRICS = ("val/loss", "train/loss", "top-1 acc", "lr")
@@ -36,6 +38,16 @@ def test_positions_of_each_axis():
     }
     expected = {"step": [3, 5], "epoch": [0.3, 0.5], "time": [1.5, 2], "wall": [1e9 + 1.5, 1e9 + 2]}
     assert {x: one.x.tolist() for x, one in found.items()} == expected
+
+
+@pytest.mark.parametrize(("on_wall", "times"), [(False, [-1.0, 0.0, 3.0]), (True, [-99.0, -98.0, 3.0])])
+def test_points_of_a_parent_end_at_the_start_or_keep_their_distance_on_the_clock(on_wall, times):
+    parent, own = (SimpleNamespace(start_time=datetime.fromtimestamp(start, UTC)) for start in (1000, 1100))
+    earlier = Series(np.array([0, 1]), np.array([0.5, 0.25]), np.array([1.0, 2.0]))
+    later = Series(np.array([2]), np.array([0.125]), np.array([3.0]))
+    found = joined_series([(parent, earlier), (own, later)], on_wall=on_wall)
+    assert (found.steps.tolist(), found.values.tolist()) == ([0, 1, 2], [0.5, 0.25, 0.125])
+    assert found.times.tolist() == times
 
 
 def test_a_range_of_a_curve_is_drawn_to_its_edges():

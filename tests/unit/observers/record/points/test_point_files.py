@@ -1,6 +1,7 @@
 """`PointFiles`: points that are logged are in the record at once, each once, whatever becomes of the process."""
 
 import contextlib
+import json
 import logging
 import shutil
 import struct
@@ -292,6 +293,7 @@ def test_old_file_is_taken_in_once_and_a_torn_tail_goes(tmp_path):
     assert [len(found) for _, found in read_live(tmp_path)] == [3]
     again = Journal(tmp_path)
     again.recover()
+    assert json.loads((tmp_path / "summary.json").read_text())["loss"]["count"] == 7
     again.recover()
     assert (tmp_path / POINTS).stat().st_size == 7 * POINT_BYTES
     assert steps_in(tmp_path) == list(range(7))
@@ -327,6 +329,21 @@ def test_file_system_that_is_not_known_to_keep_what_is_mapped_is_said_once(tmp_p
     [record] = caplog.records
     assert "those since the last heartbeat are lost" in record.message
     journal.close()
+
+
+def test_file_that_is_created_again_on_such_a_file_system_is_said_too(tmp_path, caplog, monkeypatch):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    journal = begun(folder)
+    log(journal.points, "loss", 0, 1)
+    monkeypatch.setattr(live_points, "_SAFE_FILE_SYSTEMS", frozenset())
+    shutil.rmtree(folder)
+    folder.mkdir()
+    with caplog.at_level(logging.WARNING):
+        journal.recreate(folder)
+    assert "those since the last heartbeat are lost" in caplog.text
+    journal.close()
+    assert steps_in(folder) == [0]
 
 
 FULL_DISK = """
