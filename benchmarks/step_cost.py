@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.collating import map_tensors, tensors_of
 from sacristan.ingredients.datasets.loading import LoaderBatches

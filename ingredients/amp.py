@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.configs import Map
-from sacristan.ingredients import composed
+from sacristan.ingredients.commands import NEEDED, make_parts
 from sacristan.ingredients.config.ingredient import Ingredient
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ def make_amp(device: torch.device, _config: Map) -> MixedPrecision:
     return MixedPrecision(device, _config.dtype, **options)
 
 
-@ingredient.command(unobserved=True, needs=composed.NEEDED)
+@ingredient.command(unobserved=True, needs=NEEDED)
 def check(_run: Any) -> None:
     """Show what this device supports, and speed and loss of the configured model against float32."""
     from sacristan.ingredients.inspection.profiling import measure, print_check
 
-    parts = composed.make_parts(_run)
+    parts = make_parts(_run)
     print_check(measure(parts.model, parts.loss, parts.data, parts.device))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.configs import Map, to_plain
+from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.config.ingredient import Ingredient
-from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.csv_cells import check_csv
 from sacristan.ingredients.datasets.preparation import Prepared, prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import Source, Task

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.configs import Map
+from sacristan.ingredients.commands import print_drawn
 from sacristan.ingredients.config.ingredient import Ingredient
-from sacristan.ingredients.config.tables import print_drawn
 from sacristan.ingredients.errors import ModelError
 from sacristan.ingredients.ranks.group import current
 
@@ -245,7 +245,7 @@ def probe(_config: Map, _run: Any) -> None:
 
 def print_summary(summary: dict[str, Any]) -> None:
     """Print a summary as a table and totals."""
-    from sacristan.ingredients.config.tables import print_table
+    from sacristan.ingredients.commands import print_table
 
     rows = [
         [

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sacristan.configs import Map
 from sacristan.configs.nearest import misspelt
-from sacristan.ingredients import composed
+from sacristan.ingredients.commands import NEEDED, TrainingParts, make_parts, print_drawn
 from sacristan.ingredients.config.ingredient import Ingredient
-from sacristan.ingredients.config.tables import print_drawn
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.record.directions import MEASURED
 
@@ -24,7 +23,7 @@ __all__ = ["TrainingSettings", "check_patience", "ingredient"]
 # Metrics of `loop.fit`; a task may measure others.
 _MEASURED = tuple(f"val/{name}" for name in MEASURED)
 # Ingredients of the commands that take steps of a training.
-_NEEDED = (*composed.NEEDED, "optimizer", "amp")
+_NEEDED = (*NEEDED, "optimizer", "amp")
 
 ingredient = Ingredient("training")
 
@@ -162,9 +161,9 @@ def find_batch_size(_run: Any) -> None:
         print("not even one sample fits; choose a smaller model or amp.dtype=auto")
 
 
-def _to_train(run: Any) -> tuple[composed.TrainingParts, torch.optim.Optimizer, MixedPrecision]:
+def _to_train(run: Any) -> tuple[TrainingParts, torch.optim.Optimizer, MixedPrecision]:
     """Return the parts of a training with its optimizer and precision."""
-    parts = composed.make_parts(run, pretrained=True)
+    parts = make_parts(run, pretrained=True)
     opt = run.ingredients["optimizer"].make_optimizer(parts.model, parts.loss)
     return parts, opt, run.ingredients["amp"].make_amp(parts.device)
 

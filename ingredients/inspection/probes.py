@@ -22,8 +22,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 from sacristan.configs.nearest import suggestion
+from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.config.construct import require
-from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.models.modules import evaluating, plain_name

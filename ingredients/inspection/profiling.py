@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.losses.building import Loss
 from sacristan.ingredients.precision import MixedPrecision, auto_dtype

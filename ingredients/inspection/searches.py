@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.config.seed import global_states, set_global_states
-from sacristan.ingredients.config.tables import print_table
 from sacristan.ingredients.datasets.batches import Batches
 from sacristan.ingredients.errors import DeviceError, OptimizerError
 from sacristan.ingredients.losses.building import Loss

@@ -1,15 +1,59 @@
-"""Results of commands: tables for the terminal, plain text if stdout is no terminal, and pictures beside them."""
+"""What commands of ingredients share: the parts of a training to try out, tables of results, and pictures of them.
+
+An ingredient imports no other one: a command takes those that its experiment is composed of, by their names.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sacristan.ingredients.errors import MissingDependencyError
 
-__all__ = ["print_drawn", "print_table"]
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from sacristan.ingredients.datasets.batches import Data
+    from sacristan.ingredients.losses.building import Loss
+
+__all__ = ["NEEDED", "TrainingParts", "make_parts", "print_drawn", "print_table"]
+
+# What a command that calls `make_parts` needs.
+NEEDED = ("data", "device", "loss", "model")
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingParts:
+    """A model with its data and its loss, on a device."""
+
+    device: torch.device
+    data: Data
+    loss: Loss
+    model: nn.Module
+
+
+def make_parts(run: Any, *, pretrained: bool = False) -> TrainingParts:
+    """Build the model, data and other parts that the run's experiment would train; its command needs `NEEDED`.
+
+    `pretrained` loads `model.weights`.
+    """
+    seed, parts = run.config["seed"], run.ingredients
+    where = parts["device"].make_device(seed)
+    source = parts["data"].make_data(seed, where)
+    criterion = parts["loss"].make_loss(source, device=where)
+    network = parts["model"].make_model(
+        source.input_shape,
+        criterion.num_outputs,
+        seed,
+        dtype=source.input_dtype,
+        preparation=source.preparation,
+        pretrained=pretrained,
+    )
+    return TrainingParts(where, source, criterion, network.to(where))
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

@@ -1,6 +1,6 @@
 """Tables for the terminal."""
 
-from sacristan.ingredients.config.tables import print_table
+from sacristan.ingredients.commands import print_table
 
 
 def printed(capsys, *args):
