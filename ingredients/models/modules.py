@@ -276,10 +276,10 @@ class SyncedBatchNorm(_BatchNorm):
         shape = (1, -1, *(1 for _ in range(2, input.ndim)))
         precise = input.float()
         count = precise.new_tensor([precise.numel() / precise.shape[1]])
-        total = _total(torch.cat([precise.sum(others), count]))
+        total = _Total.apply(torch.cat([precise.sum(others), count]))
         mean, count = total[:-1] / total[-1], total[-1].detach()
         centred = precise - mean.view(shape)
-        variance = _total(centred.square().sum(others)) / count
+        variance = _Total.apply(centred.square().sum(others)) / count
         if self.training and self.running_mean is not None:
             self._follow(mean.detach(), variance.detach() * count / (count - 1))
         outputs = centred * (variance + self.eps).rsqrt().view(shape)
@@ -312,10 +312,6 @@ class _Total(torch.autograd.Function):
         total = gradient.contiguous().clone()
         torch.distributed.all_reduce(total)
         return total
-
-
-def _total(values: Tensor) -> Tensor:
-    return _Total.apply(values)
 
 
 class Freezing:

@@ -326,20 +326,10 @@ class GPT(nn.Module):
         if len(input_shape) != 1:
             raise ValueError(f"got inputs of shape {tuple(input_shape)}, expected sequences of tokens, (T,)")
         (context,) = input_shape
-        sizes = {
-            "context": context,
-            "width": width,
-            "depth": depth,
-            "heads": heads,
-            "mlp_ratio": int(width * mlp_ratio),
-        }
-        for name, size in sizes.items():
-            if size < 1:
-                raise ValueError(f"{name} is {size}, expected at least 1")
+        _at_least_one(context=context, width=width, depth=depth, heads=heads, mlp_ratio=int(width * mlp_ratio))
         if width % heads:
             raise ValueError(f"{heads} heads do not divide a width of {width}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout is {dropout}, expected a probability below 1")
+        _probability("dropout", dropout)
         self.context = context
         self.embed = nn.Embedding(num_outputs, width)
         self.positions = nn.Parameter(torch.empty(context, width))

@@ -188,7 +188,8 @@ class Notices:
         self._known: RankError | None = None
         self._has_left = threading.Event()
         self._watching: threading.Thread | None = None
-        self.put(f"here/{world.rank}", _me())
+        me = {"host": socket.gethostname(), "pid": os.getpid(), "start": start_of(os.getpid())}
+        self.put(f"here/{world.rank}", me)
 
     def put(self, name: str, value: Any) -> None:
         """Post a notice with a JSON value, which stays in the store until another of the same name replaces it."""
@@ -395,10 +396,6 @@ def _tail(path: Path, start: int) -> str:
         stream.seek(max(start, path.stat().st_size - _TAIL_BYTES))
         return stream.read().decode("utf-8", "replace")
     return ""
-
-
-def _me() -> dict[str, Any]:
-    return {"host": socket.gethostname(), "pid": os.getpid(), "start": start_of(os.getpid())}
 
 
 def _word(end: dict[str, Any]) -> str:

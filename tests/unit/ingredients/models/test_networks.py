@@ -169,7 +169,7 @@ def test_untrained_model_finds_all_tokens_about_as_likely():
         ({"input_shape": (1, 8, 8)}, r"shape \(1, 8, 8\), expected sequences of tokens"),
         ({"heads": 3}, "3 heads do not divide a width of 128"),
         ({"depth": 0}, "depth is 0, expected at least 1"),
-        ({"dropout": 1.0}, r"dropout is 1\.0, expected a probability"),
+        ({"dropout": 1.0}, r"dropout is 1\.0, expected at least 0 and below 1"),
     ],
 )
 def test_size_that_cannot_be_is_refused(arguments, message):
