@@ -260,7 +260,13 @@ class _File:
 
     def run(self) -> None:
         """Run it."""
-        exec(compile(self._source, str(self._main.__file__), "exec", dont_inherit=True), vars(self._main))
+        path, code = str(self._main.__file__), None
+        with contextlib.suppress(SyntaxError, ValueError):
+            code = compile(importlib.util.decode_source(self._source), path, "exec", dont_inherit=True)
+        if code is not None:
+            exec(code, vars(self._main))
+        else:
+            _run_file(path, vars(self._main))
 
 
 class _Module:
@@ -319,6 +325,19 @@ class _Folder(_Module):
 _Program = _File | _Module
 
 
+def _run_file(path: str, names: dict[str, Any]) -> None:
+    """Let Python's parser of files, whose errors differ from those of `compile`, say what is wrong with a script."""
+    import ctypes
+
+    run, libc = ctypes.pythonapi.PyRun_FileExFlags, ctypes.CDLL(None)
+    run.restype, libc.fopen.restype = ctypes.py_object, ctypes.c_void_p
+    of_file, as_script, closes = os.fsencode(path), 257, 1  # Py_file_input
+    opened = ctypes.c_void_p(libc.fopen(of_file, b"rb"))
+    if not opened:
+        raise FileNotFoundError(path)
+    run(opened, of_file, as_script, ctypes.py_object(names), ctypes.py_object(names), closes, None)
+
+
 def _source_of(path: str) -> bytes:
     """Return the source of a script; reject what is none."""
     try:
@@ -333,7 +352,8 @@ def _source_of(path: str) -> bytes:
         try:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
-            raise _Rejected(f"{path}: this is no Python script") from None
+            text = f"{path}: this is no Python script; for another program, write sacristan run -- {path}"
+            raise _Rejected(text, code=1) from None
     return source
 
 

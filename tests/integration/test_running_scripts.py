@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -161,7 +162,6 @@ def test_module_behaves_as_under_python(tmp_path):
     [
         (["trian.py"], "trian.py: No such file or directory; did you mean train.py?"),
         (["--set", "LR", "folder"], "--set names constants of a script; got folder, which is a folder or an archive"),
-        (["data.bin"], "data.bin: this is no Python script"),
         ([], "got no script; write sacristan run train.py"),
         (["-m", "no.such"], "-m no.such: there is no such module"),
         (["--set", "EPOCH", "train.py"], "--set EPOCH: train.py sets no such name at its top; did you mean EPOCHS?"),
@@ -175,6 +175,48 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
     done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"sacristan: error: {message}")
+    assert not (tmp_path / "my_runs").exists()
+
+
+# Files that Python runs, or rejects in words of its own.
+FILES = {
+    "null bytes": b"x = 1\0\nprint(x)\n",
+    "random bytes": random.Random(0).randbytes(400),
+    "bytes of no encoding": b"print(1)\n\n# \xff\n",
+    "UTF-16": "print(1)".encode("utf-16"),
+    "UTF-8 with a mark": b"\xef\xbb\xbfprint('\xc3\xa9')\n",
+    "a mark and another encoding": b"\xef\xbb\xbf# coding: latin-1\nprint(1)\n",
+    "an encoding in the first line": b"# -*- coding: latin-1 -*-\nprint('\xe9')\n",
+    "an encoding in the second line": b"#!/usr/bin/env python\n# vim: set fileencoding=cp1252 :\nprint('\x80')\n",
+    "an unknown encoding": b"# coding: klingon\nprint(1)\n",
+    "bytes that its encoding has not": b"# coding: ascii\nprint('\xe9')\n",
+    "nothing": b"",
+    "old ends of lines": b"print(1)\rprint(2)\r",
+    "a program": Path("/bin/true").read_bytes(),
+    "an open bracket": b"print(\n",
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", [*FILES])
+def test_file_of_any_bytes_ends_as_under_python(tmp_path, name):
+    for folder in ("plain", "run"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_bytes(FILES[name])
+    code, out, err = started(["train.py"], tmp_path / "plain", cold=True)
+    under = started(["-m", "sacristan", "run", "train.py"], tmp_path / "run")
+    assert (under[:2], under[2].splitlines()[-1:]) == ((code, out), err.splitlines()[-1:])
+    assert only_run(tmp_path / "run").status == ("FAILED" if code else "COMPLETED")
+
+
+def test_file_that_is_no_script_by_its_name_and_its_bytes_is_one_sentence(tmp_path):
+    (tmp_path / "data.bin").write_bytes(b"\0\1\2")
+    plain = started(["data.bin"], tmp_path)
+    command = [sys.executable, "-m", "sacristan", "run", "data.bin"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == plain[0] == 1
+    expected = "data.bin: this is no Python script; for another program, write sacristan run -- data.bin"
+    assert done.stderr == f"sacristan: error: {expected}\n"
     assert not (tmp_path / "my_runs").exists()
 
 
