@@ -18,16 +18,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated, is_loader_worker
-from sacristan.experiments.scripts.forked_state import start_from, state_to_start_from
 from sacristan.experiments.scripts.history import History
-from sacristan.experiments.scripts.loop_ranks import Follower, OfEachRank, joined_ranks
+from sacristan.experiments.scripts.loop_parts import (
+    Follower,
+    LoopLoader,
+    OfEachRank,
+    joined_ranks,
+    start_from,
+    state_to_start_from,
+)
 from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from sacristan.experiments.scripts.loader_position import LoopLoader
     from sacristan.experiments.scripts.session import Session
 
 __all__ = ["LoopState"]
@@ -125,8 +130,6 @@ class LoopState:
         self.parts = {name: _checked(name, part) for name, part in parts.items() if part is not None}
         self._loader: LoopLoader | None = None
         if loader is not None:
-            from sacristan.experiments.scripts.loader_position import LoopLoader
-
             self._loader = LoopLoader(loader, self)
             self.parts["loader"] = OfEachRank(self._loader, self._ranks)
         self.parts["loop"] = OfEachRank(self._kept, self._ranks)
