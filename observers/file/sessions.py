@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactError, ResumeError
 from sacristan.observers.file.run_file import Beginning, LeaseFile, RunFile, command_line, new_entry
 from sacristan.observers.provenance.gathering import Gathering
-from sacristan.observers.provenance.sources import imported_files
+from sacristan.observers.provenance.sources import imported_files, num_found
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.guarding import Pace
 from sacristan.observers.record.identity import is_alive, last_beat, read_lease
@@ -397,7 +396,7 @@ class LabSources:
         self._store = store
         self._earlier: list[list[str]] = [list(pair) for pair in earlier]
         self._kept: dict[str, str] = {}
-        self._num_modules = 0
+        self._num_found = 0
         self.pairs: list[list[str]] = self._earlier
         self.changed: list[str] = []
         self.missing: dict[str, str] = {}
@@ -409,9 +408,9 @@ class LabSources:
         Those that cannot be kept are `missing`, and retried; the `last` call retries in any case.
         """
         is_retry = bool(self.missing) and (last or self._retry_pace.is_due)
-        if len(sys.modules) == self._num_modules and not is_retry:
+        if num_found() == self._num_found and not is_retry:
             return False
-        self._num_modules = len(sys.modules)
+        self._num_found = num_found()
         names = (*self._first, *imported_files(self._lab, self._mainfile), *self.missing)
         self.missing = {}
         with self._retry_pace:

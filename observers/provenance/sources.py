@@ -25,12 +25,14 @@ __all__ = [
     "OpenedFiles",
     "changed_libraries",
     "changed_reads",
+    "count_as_source",
     "file_digest",
     "imported_files",
     "imported_sources",
     "is_loose",
     "md5_of",
     "module_files",
+    "num_found",
     "source_name",
     "variables_in",
 ]
@@ -41,6 +43,8 @@ _log = logging.getLogger(__name__)
 _known: dict[str, tuple[ModuleType | None, str]] = {}
 _loose: dict[str, ModuleType | None] = {}
 _files: dict[str, dict[str, str]] = {}
+# Files that are no modules, in the order in which they were counted.
+_counted: dict[str, None] = {}
 _looking = threading.Lock()
 if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
     os.register_at_fork(before=_looking.acquire, after_in_parent=_looking.release, after_in_child=_looking.release)
@@ -131,7 +135,7 @@ def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -
 
 
 def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
-    """Return the paths below `base_dir` of the files of all imported modules in it, and of the main file.
+    """Return the paths below `base_dir` of the main file, of all imported modules, and of files counted as sources.
 
     The paths are as imported: a link keeps its own path, wherever its target is.
     """
@@ -146,7 +150,19 @@ def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> 
         if below is not None and not is_installed(below):
             names = (_join(below, path.rpartition(os.sep)[2]) for path in of_modules.values() if path.endswith(".py"))
             sources |= {name for name in names if os.path.isfile(os.path.join(base, name))}  # noqa: PTH113, PTH118
-    return sorted(sources)
+    counted = (source_name(file, base) for file in [*_counted])
+    return sorted({*sources, *filter(None, counted)})
+
+
+def count_as_source(file: Path) -> None:
+    """Have a file that is code in all but name, such as a config that is composed, among the sources from now on."""
+    if file.is_file():
+        _counted[str(file)] = None
+
+
+def num_found() -> int:
+    """Return a number that grows when there may be more sources."""
+    return len(sys.modules) + len(_counted)
 
 
 def md5_of(path: Path) -> str:

@@ -90,6 +90,38 @@ def test_module_is_identical_and_not_taken_from_the_working_folder(folder):
     assert reproduce("1").startswith("IDENTICAL")
 
 
+OF_HYDRA = """
+import hydra
+import sacristan
+
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(config):
+    sacristan.init().log({"loss": config.optimizer.lr + config.seed}, 0)
+
+main()
+"""
+
+
+def test_script_of_hydra_is_identical_after_its_configs_were_changed(folder):
+    pytest.importorskip("hydra")
+    (folder / "conf" / "optimizer").mkdir(parents=True)
+    configs = {
+        "config": "defaults: [{optimizer: sgd}]\nseed: 1\n",
+        "optimizer/sgd": "lr: 0.1",
+        "optimizer/adam": "lr: 2",
+    }
+    for name, text in configs.items():
+        (folder / "conf" / f"{name}.yaml").write_text(text)
+    (folder / "train.py").write_text(OF_HYDRA)
+    record("-m", "sacristan", "run", "train.py", "optimizer=adam")
+    with open_store("my_runs") as store:
+        assert {*store.get(1).sources} == {"conf/config.yaml", "conf/optimizer/adam.yaml", "train.py"}
+    for name in configs:
+        (folder / "conf" / f"{name}.yaml").write_text("lr: 7")
+    assert reproduce("1").startswith("IDENTICAL")
+    assert open_store("my_runs").get(2).metric("loss").values.tolist() == [3]
+
+
 def test_second_run_of_a_process_is_compared_with_the_second(folder):
     write(folder, runs=3)
     record("train.py", "--seed", "1")

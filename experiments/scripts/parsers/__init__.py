@@ -14,4 +14,5 @@ PARSERS = {
     "typer._click.core": "sacristan.experiments.scripts.parsers.calls:attach_click",
     "fire.core": "sacristan.experiments.scripts.parsers.calls:attach_fire",
     "hydra.core.utils": "sacristan.experiments.scripts.parsers.hydra_jobs:attach",
+    "hydra._internal.config_repository": "sacristan.experiments.scripts.parsers.hydra_jobs:attach_files",
 }

@@ -1,13 +1,20 @@
-"""Hydra: the config of a job, composed and resolved; overrides count as typed. Each job of a multirun is a run."""
+"""Hydra: the config of a job, composed and resolved; overrides count as typed. Each job of a multirun is a run.
+
+The files that configs are composed of count as sources, so that a run can be reproduced without them.
+"""
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from typing import Any
 
-from sacristan.experiments.scripts.capturing import Capture
+from sacristan.experiments.scripts.capturing import Capture, watched
+from sacristan.observers.provenance.sources import count_as_source
 
-__all__ = ["attach"]
+__all__ = ["attach", "attach_files"]
+
+_FILE = "file://"
 
 
 def attach(module: Any, capture: Capture) -> None:
@@ -30,6 +37,17 @@ def attach(module: Any, capture: Capture) -> None:
         return done
 
     module.run_job = run
+
+
+def attach_files(module: Any, capture: Capture) -> None:
+    """Watch how a config that others are composed of is loaded."""
+
+    def note(result: Any, _: Any, config_path: str) -> None:
+        if result is not None and capture.run is not None and str(result.path).startswith(_FILE):
+            name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
+            count_as_source(Path(result.path.removeprefix(_FILE)).absolute() / name)
+
+    module.ConfigRepository.load_config = watched(module.ConfigRepository.load_config, note)
 
 
 def _tell(capture: Capture, config: Any) -> None:
