@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-__all__ = ["label_of_aim", "parse_value"]
+__all__ = ["label_of_aim", "parse_value", "part_name"]
 
 
 def parse_value(text: str) -> Any:
@@ -23,3 +23,16 @@ def label_of_aim(name: str, context: Mapping[str, Any]) -> str:
     """Return the name of a metric with its context: `train/loss`, or `rank_0/loss` for entries other than `subset`."""
     parts = [str(value) if key == "subset" else f"{key}_{value}" for key, value in sorted(context.items())]
     return "/".join([*parts, name])
+
+
+def part_name(title: str, above: str, names: Collection[str]) -> str:
+    """Return what the names of a nested run begin with in the record of its parent: `fold`, or `fold_2` for a second.
+
+    `above` is the part of its parent, empty for the record itself; `names` are those of the parts before, which have
+    the record's own, and count the runs without a title.
+    """
+    title = title or f"run_{len(names) + 1}"
+    wanted, number = f"{above}/{title}" if above else title, 1
+    while (unused := wanted if number == 1 else f"{wanted}_{number}") in names:
+        number += 1
+    return unused

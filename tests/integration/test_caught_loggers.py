@@ -73,6 +73,24 @@ def test_record_has_what_event_files_have(tmp_path, module):
         assert "tensorboard: add_embedding is not recorded" in done.stderr
 
 
+def test_record_has_what_an_import_of_the_event_files_has(tmp_path):
+    pytest.importorskip("tensorboard")
+    from sacristan.runs.transfer.trackers import event_files
+
+    assert run_script(WRITERS.format(module="torch.utils.tensorboard"), tmp_path).returncode == 0
+    [imported] = [each.read() for each in event_files.find(tmp_path / "events")]
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert found.config == imported.config
+        own = {name: found.metric(name) for name in found.metrics if not name.startswith("system/")}
+        assert own.keys() == {curve.name for curve in imported.curves}
+        for curve in imported.curves:
+            assert own[curve.name].steps.tolist() == curve.steps.tolist()
+            assert own[curve.name].values.astype("f4").tolist() == pytest.approx(curve.values.tolist(), nan_ok=True)
+        media = {(medium.name, medium.kind, medium.step) for medium in found.media}
+        assert media == {(medium.name, medium.kind, medium.step) for medium in imported.media}
+
+
 def test_values_of_two_libraries_are_kept_once(tmp_path):
     text = """
 from sacristan.experiments.scripts.capturing import capture

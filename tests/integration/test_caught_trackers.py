@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
+from sacristan.configs import to_plain
 from sacristan.runs import open_store
 from tests.processes import PIPE, run
 
@@ -93,6 +95,8 @@ def of_mlflow(uri):
 @pytest.mark.parametrize("scheme", ["file", pytest.param("sqlite", marks=pytest.mark.slow)])
 def test_record_has_what_mlflow_reads_from_its_own_store(tmp_path, monkeypatch, scheme):
     pytest.importorskip("mlflow")
+    from sacristan.runs.transfer.trackers import mlflow_stores
+
     uri = f"sqlite:///{tmp_path}/mlflow.db" if scheme == "sqlite" else str(tmp_path / "mlruns")
     variables = {"MLFLOW_TRACKING_URI": uri, "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
     done = run_script(tmp_path, MLFLOW, "--also", "mlflow", **variables)
@@ -115,6 +119,15 @@ def test_record_has_what_mlflow_reads_from_its_own_store(tmp_path, monkeypatch, 
         assert (first.config["lr"], first.config["amp"]) == (0.1, True)
         assert dict(first.info["mlflow"]["tags"]) == theirs["first", 0][3] == {"team": "vision", "kind": "test"}
         assert files_of(first) == theirs["first", 0][4] | {f"fold/{name}": data for name, data in inner.items()}
+        every = [each.read() for each in mlflow_stores.find(Path(uri.removeprefix("sqlite:///")))]
+        assert sorted(each.title for each in every) == ["first", "fold", "fold", "second"]
+        [imported] = [each for each in every if each.title == "first"]
+        late = {curve.name: (curve.steps.tolist(), curve.values.tolist()) for curve in imported.curves}
+        assert late.pop("late") == ([0], [1.0])  # what was logged after another run had begun
+        assert (late, imported.config) == (curves_of(first), to_plain(first.config))
+        assert (imported.title, imported.note, imported.status) == ("first", "a note", "COMPLETED")
+        tags = {name: text for name, text in imported.info["mlflow"]["tags"].items() if not name.startswith("mlflow.")}
+        assert tags == dict(first.info["mlflow"]["tags"])
         assert (last.name, last.status, status) == ("digits", "FAILED", "FAILED")
         assert (curves_of(last), last.config["lr"]) == (second, 0.001)
 
@@ -204,7 +217,7 @@ for seed in range(2):
 @pytest.mark.parametrize("words", [[], ["--also", "trackio"]], ids=["alone", "also"])
 def test_record_has_what_is_in_trackios_own_database(tmp_path, words):
     if words and importlib.util.find_spec("trackio") is None:
-        pytest.skip("trackio is not installed: it needs pillow below 13; the other case stands in for it")
+        pytest.skip("trackio is not installed, as it needs pillow below 13; .ci/run has it in a folder of its own")
     done = run_script(tmp_path, TRACKIO, *words, TRACKIO_DIR=str(tmp_path / "theirs"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "theirs").exists() == bool(words)
@@ -230,3 +243,106 @@ def test_record_has_what_is_in_trackios_own_database(tmp_path, words):
                 } == curves
                 assert {each.name: (each.kind, each.step) for each in real.media} == media
                 assert real.config == {"lr": 0.1, "seed": seed}
+
+
+REGISTRY = """
+import mlflow, mlflow.pytorch, mlflow.sklearn, numpy, torch
+from sklearn.linear_model import LogisticRegression
+
+mlflow.sklearn.autolog(log_models=False)
+options = {"pip_requirements": [], "serialization_format": "pickle"}
+client = mlflow.MlflowClient()
+with mlflow.start_run() as run:
+    model = LogisticRegression(C=0.5).fit(numpy.arange(12.0).reshape(6, 2), [0, 1] * 3)
+    known = mlflow.sklearn.log_model(model, name="clf", registered_model_name="digits", **options)
+    net = mlflow.pytorch.log_model(torch.nn.Linear(2, 1), name="net", **options)
+    mlflow.register_model(net.model_uri, "digits")
+    client.create_registered_model("other")
+    client.create_model_version("other", net.model_uri, run.info.run_id)
+    client.set_registered_model_alias("digits", "champion", "1")
+    client.set_model_version_tag("digits", "1", "checked", "yes")
+    print(client.get_model_version_by_alias("digits", "champion").version, len(client.search_registered_models()))
+    print(mlflow.sklearn.load_model("models:/digits@champion").get_params()["C"])
+    print(sorted(client.get_run(run.info.run_id).data.metrics))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [[], ["--also", "mlflow"]], ids=["alone", "also"])
+def test_autologging_and_models_of_mlflow_are_recorded_and_calls_of_its_registry_are_named_once(tmp_path, words):
+    pytest.importorskip("mlflow")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    done = run_script(tmp_path, REGISTRY, *words, MLFLOW_TRACKING_URI=uri, MLFLOW_DISABLE_TELEMETRY="true")
+    assert done.returncode == 0, done.stderr
+    version, value, metrics = done.stdout.splitlines()
+    assert (version, value, (tmp_path / "mlflow.db").exists()) == ("1 2", "0.5", bool(words))
+    for call in (
+        "create_registered_model", "create_model_version", "set_registered_model_alias", "set_model_version_tag",
+    ):  # fmt: skip
+        assert done.stderr.count(f"sacristan: mlflow: {call} is not recorded\n") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert (found.status, found.config["C"], found.config["solver"]) == ("COMPLETED", 0.5, "lbfgs")
+        assert str(sorted(curves_of(found))) == metrics
+        assert "training_accuracy_score" in metrics
+        assert {"models/clf/MLmodel", "models/clf/model.pkl", "models/net/MLmodel"} <= {*found.artifacts}
+
+
+OF_AIMS_INTEGRATIONS = """
+import lightning, torch, transformers
+from aim.hugging_face import AimCallback
+from aim.pytorch_lightning import AimLogger
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.save_hyperparameters({"lr": 0.1})
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("train_loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+logger = AimLogger(experiment="digits", train_metric_prefix="train_", system_tracking_interval=None)
+trainer = lightning.Trainer(
+    max_epochs=1, logger=logger, log_every_n_steps=1, accelerator="cpu", enable_progress_bar=False,
+    enable_model_summary=False, enable_checkpointing=False,
+)
+trainer.fit(Net(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 2))
+logger.experiment.close()
+settings = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)} for _ in range(4)]
+arguments = transformers.TrainingArguments(
+    "out", max_steps=4, per_device_train_batch_size=1, logging_steps=2, save_strategy="no", report_to="none",
+    use_cpu=True, disable_tqdm=True, eval_strategy="steps", eval_steps=2,
+)
+trainer = transformers.Trainer(
+    transformers.GPT2LMHeadModel(settings), arguments, train_dataset=data, eval_dataset=data,
+    callbacks=[AimCallback(experiment="gpt", system_tracking_interval=None)],
+)
+trainer.train()
+print("done", [row["loss"] for row in trainer.state.log_history if "loss" in row])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_loggers_of_aim_for_lightning_and_transformers_are_recorded(tmp_path):
+    for package in ("aim", "lightning", "transformers"):
+        pytest.importorskip(package)
+    done = run_script(tmp_path, OF_AIMS_INTEGRATIONS)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / ".aim").exists()
+    losses = done.stdout.splitlines()[-1].removeprefix("done ")
+    with open_store(tmp_path / "my_runs") as store:
+        first, second = sorted(store.find(), key=lambda found: found.id)
+        assert (first.info["project"], curves_of(first)["train/loss"][0]) == ("digits", [0, 1, 2, 3])
+        assert first.config["lr"] == 0.1
+        curves = curves_of(second)
+        assert (second.name, str(curves["train/loss"][1])) == ("gpt", losses)
+        assert curves["train/loss"][0] == curves["eval/loss"][0] == [2, 4]

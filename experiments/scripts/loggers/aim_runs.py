@@ -82,7 +82,9 @@ class _Calls:
         if part is None:
             return
         is_whole = key in (..., "hparams") and isinstance(val, Mapping)
-        settings: Any = val if is_whole else {".".join(map(str, key if isinstance(key, tuple) else (key,))): val}
+        names = key if isinstance(key, tuple) else (key,)
+        names = names[1:] if names[0] == "hparams" and len(names) > 1 else names
+        settings: Any = val if is_whole else {".".join(map(str, names)): val}
         self._capture.config(part.nested(settings), library=_NAME, call="set")
 
     def log_artifact(self, run: Any, path: Any, name: str | None = None, **_: Any) -> None:

@@ -23,6 +23,8 @@ __all__ = ["LACKS", "attach", "prepare"]
 
 LACKS = ("log_image(synchronous=False)", "log_inputs", "traces", "registered models")
 _NAME = "mlflow"
+# Methods of the registry of models that change it.
+_CHANGING = ("create_", "update_", "rename_", "set_", "transition_", "copy_", "link_", "delete_")
 _PARENT, _TITLE, _NOTE, _OWN = "mlflow.parentRunId", "mlflow.runName", "mlflow.note.content", "mlflow."
 
 
@@ -44,8 +46,17 @@ def attach(module: Any, capture: Capture) -> None:
             setattr(service, name, watched(getattr(service, name), getattr(calls, name)))
     for name, call in (("log_inputs", "log_inputs"), ("_log_artifact_async", "log_image(synchronous=False)")):
         if hasattr(service, name):
-            note = lambda *_, call=call, **__: capture.unknown(_NAME, call)  # noqa: E731 - of each its own
-            setattr(service, name, watched(getattr(service, name), note))
+            _name(service, name, call, capture)
+    from mlflow.tracking._model_registry.client import ModelRegistryClient
+
+    for name in vars(ModelRegistryClient):
+        if name.startswith(_CHANGING):
+            _name(ModelRegistryClient, name, name, capture)
+
+
+def _name(client: type, method: str, call: str, capture: Capture) -> None:
+    """Name a call that is not recorded, once it is called."""
+    setattr(client, method, watched(getattr(client, method), lambda *_, **__: capture.unknown(_NAME, call)))
 
 
 def _keep_for_now() -> None:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sacristan.experiments.scripts.capturing import Capture
 from sacristan.experiments.scripts.tracked_run import TrackedRun
+from sacristan.observers.record.other_trackers import part_name
 
 __all__ = ["OpenRuns", "Part"]
 
@@ -61,11 +62,7 @@ class OpenRuns:
         above = self._parts.get(parent or self._main or "")
         if above is not None and above.record == self._num_records:
             names = {part.name for part in self._parts.values() if part.record == above.record}
-            wanted = above.of(name or f"run_{len(names) + 1}")
-            number = 1
-            while (unused := wanted if number == 1 else f"{wanted}_{number}") in names:
-                number += 1
-            self._parts[id] = Part(self._num_records, unused)
+            self._parts[id] = Part(self._num_records, part_name(name, above.name, names))
             return
         from sacristan.experiments.scripts.tracking import current_run
 

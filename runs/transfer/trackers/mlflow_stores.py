@@ -1,18 +1,20 @@
 """Runs of MLflow: a SQLite database, or a folder of files (`mlruns`).
 
 MLflow's own client upgrades a database when it opens it, so it is not used here. Runs that MLflow has marked as deleted
-are skipped. Parameters are texts in MLflow; those that spell a number or a boolean become one.
+are skipped. Parameters are texts in MLflow; those that spell a number or a boolean become one. Nested runs are runs of
+their own, and their metrics, parameters and tags are also in the run around them, as `sacristan run` records them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import json
 import math
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -21,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import yaml
 
-from sacristan.observers.record.other_trackers import parse_value
+from sacristan.observers.record.other_trackers import parse_value, part_name
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.transfer.trackers.foreign_run import (
@@ -58,6 +60,8 @@ _STATUSES = {
 _NUMBERS = {1: "RUNNING", 2: "SCHEDULED", 3: "FINISHED", 4: "FAILED", 5: "KILLED"}
 # Folders of a run, and of nothing else.
 _PARTS, _MODEL_PARTS = ("metrics", "params"), ("params", "tags")
+# The tag that names the run around a nested one.
+_PARENT = "mlflow.parentRunId"
 # Schemes of addresses of artifacts that may lie beside the store.
 _LOCAL = ("", "file", "mlflow-artifacts")
 _LINK = "a link, which is not followed; put a copy in its place"
@@ -78,9 +82,50 @@ def find(path: Path) -> Iterator[Found]:
             keys.add(found.key)
             yield found
     models = functools.cache(_models_below)
-    for folder in _run_folders(path):
-        if folder.name not in keys:
-            yield Found(folder.name, str(folder), partial(_read_folder, folder, models))
+    folders = {folder.name: folder for folder in _run_folders(path)}
+    parents = {key: _parent_of(folder) for key, folder in folders.items()}
+    starts = {key: _meta(folders[key], []).get("start_time") or 0 for key, parent in parents.items() if parent}
+    family = _Family([(key, parents[key]) for key in sorted(starts, key=lambda key: (starts[key], key))])
+    for key, folder in folders.items():
+        if key not in keys:
+            read = partial(family.read, key, lambda key: _read_folder(folders[key], models))
+            yield Found(key, str(folder), read)
+
+
+class _Family:
+    """The nested runs of a store, which are parts of the run around them as well.
+
+    Args:
+        nested: Key and parent of each, in the order in which they began.
+    """
+
+    def __init__(self, nested: Sequence[tuple[str, str]]) -> None:
+        self._nested = nested
+
+    def read(self, key: str, read: Callable[[str], ForeignRun]) -> ForeignRun:
+        """Read a run with the parts in it."""
+        run, parts = read(key), {key: ""}
+        for child, parent in self._nested:
+            if parent in parts and child not in parts:
+                inner = read(child)
+                parts[child] = part_name(inner.title, parts[parent], parts.values())
+                _add_part(run, parts[child], inner)
+        return run
+
+
+def _add_part(run: ForeignRun, name: str, part: ForeignRun) -> None:
+    """Add metrics, parameters and tags of a nested run; its files and data are its own."""
+    run.curves += [dataclasses.replace(curve, name=f"{name}/{curve.name}") for curve in part.curves]
+    if part.config:
+        group = run.config
+        for each in name.split("/"):
+            if not isinstance(group.get(each), dict):
+                group[each] = {}
+            group = group[each]
+        group |= part.config
+    tags = part.info["mlflow"]["tags"].items()
+    own = {f"{name}/{tag}": text for tag, text in tags if not tag.startswith("mlflow.")}
+    run.info["mlflow"]["tags"] |= own
 
 
 def _databases(path: Path) -> Iterator[Path]:
@@ -108,8 +153,14 @@ def _find_rows(path: Path) -> Iterator[Found]:
         keys = database.execute(
             "SELECT run_uuid FROM runs WHERE lifecycle_stage IS NOT 'deleted' ORDER BY start_time, run_uuid"
         ).fetchall()
+        query = (
+            "SELECT run_uuid, value FROM tags JOIN runs USING (run_uuid) WHERE key = ? "
+            "AND lifecycle_stage IS NOT 'deleted' ORDER BY start_time, runs.rowid"
+        )
+        family = _Family([tuple(row) for row in _selected(database, query, _PARENT, "tags", [])])
         for (key,) in keys:
-            yield Found(key, f"{path}, run {key}", partial(_read_row, path, database, key, damage))
+            read = partial(family.read, key, lambda key: _read_row(path, database, key, damage))
+            yield Found(key, f"{path}, run {key}", read)
 
 
 def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, str], points: _Points) -> ForeignRun:
@@ -266,6 +317,15 @@ def _models_below(experiment: Path) -> dict[str, list[Path]]:
         if meta.get("lifecycle_stage") != "deleted" and meta.get("source_run_id"):
             folders.setdefault(str(meta["source_run_id"]), []).append(folder)
     return folders
+
+
+def _parent_of(folder: Path) -> str:
+    """Return the key of the run around a nested one; empty for none."""
+    path = folder / "tags" / _PARENT
+    try:
+        return path.read_text() if is_inside(folder, path) else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _meta(folder: Path, left_out: list[str]) -> dict[str, Any]:
