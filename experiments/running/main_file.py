@@ -12,7 +12,7 @@ import sacred
 
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.provenance.git import lab_git_state
-from sacristan.observers.provenance.sources import imported_sources, md5_of, source_name
+from sacristan.observers.provenance.sources import imported_sources, is_loose, md5_of, source_name
 from sacristan.old_names import current_name
 
 __all__ = ["MainFile", "is_notebook", "module_of"]
@@ -28,15 +28,19 @@ def _shell() -> Any:
 
 
 class MainFile:
-    """The file that creates an experiment, whose globals are `names`; its `path` is None in a notebook or a prompt.
+    """The file that creates an experiment, whose globals are `names`.
 
-    `module` is the name of the module, if it was started as `python -m package.module`; else None.
+    Its `path` is None in a notebook, in a prompt, and for the module of an installed package, such as IPython, whose
+    code is that of the working folder. `module` is the name of the module, if it was started as `python -m
+    package.module`; else None.
     """
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         path = names.get("__file__")
-        self.path: str | None = None if path == "<stdin>" else path
         self.module = module_of(names)
+        is_installed = self.module is not None and path is not None and not is_loose(str(Path(path).absolute().parent))
+        is_others = is_installed and not str(self.module).startswith("sacristan.")
+        self.path: str | None = None if path == "<stdin>" or is_others else path
 
     @property
     def base_dir(self) -> Path:

@@ -18,8 +18,14 @@ VARIABLE = "SACRISTAN_RECORD_CHILD"
 # The file in that folder which names the process that records.
 CLAIM = "recorder"
 # Programs in Python that start others, which do the work.
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "sacristan", "runs", "uv", "poetry", "pip", "conda")
-_LAUNCHING_MODULES = ("torch.distributed", "accelerate", "deepspeed", "sacristan", "pip", "multiprocessing", "joblib")
+_LAUNCHERS = (
+    *("torchrun", "accelerate", "deepspeed", "horovodrun", "sacristan", "runs", "uv", "poetry", "pip", "conda"),
+    *("jupyter", "jupyter-execute", "jupyter-nbconvert", "papermill"),
+)
+_LAUNCHING_MODULES = (
+    *("torch.distributed", "accelerate", "deepspeed", "sacristan", "pip", "multiprocessing", "joblib"),
+    *("jupyter", "nbconvert", "papermill", "ipykernel"),
+)
 
 
 def become_recorded() -> None:

@@ -62,7 +62,9 @@ def run_command(words: Sequence[str], options: Sequence[str], name: str | None) 
         with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
             code = _run_with_hook(words, options, Path(folder))
             if not (Path(folder) / in_children.CLAIM).exists():
-                told("nothing was recorded: the command started no Python script")
+                book = next((word for word in words if word.endswith(".ipynb")), None)
+                hint = "" if book is None else f"; for a notebook, write sacristan run -m IPython {book}"
+                told(f"nothing was recorded: the command started no Python script{hint}")
     except OSError as error:
         told(f"error: {words[0]}: {error.strerror}")
         sys.exit(_NOT_EXECUTABLE)

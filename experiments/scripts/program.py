@@ -288,6 +288,10 @@ class _Module:
         make_main(__file__=spec.origin, __spec__=spec)
         sys.argv[:] = ["-m", *self.args]
         sys.orig_argv[:] = [sys.executable, "-m", self.name, *self.args]
+        for notebook in (Path(word).absolute() for word in self.args if word.endswith(".ipynb")):
+            from sacristan.observers.provenance.sources import count_as_source
+
+            count_as_source(notebook)
 
     def run(self) -> None:
         """Run it, as Python does."""

@@ -214,7 +214,7 @@ def script_of(names: Mapping[str, Any], argv: Sequence[str] | None = None) -> di
     argv = sys.argv if argv is None else argv
     if kind == "file" and Path(argv[0]).is_file() and Path(argv[0]).samefile(str(path)):
         path = argv[0]  # as it was typed
-    args = argv[1:] if path else ()
+    args = argv[1:] if path or module else ()
     return {"kind": kind, "program": module or path or "", "args": [hide_passwords(redact(word)) for word in args]}
 
 

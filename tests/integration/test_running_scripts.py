@@ -655,6 +655,16 @@ def test_command_without_python_is_recorded_with_its_output_and_end(tmp_path):
     assert code == 127
 
 
+def test_command_that_executes_a_notebook_says_what_records_it(tmp_path):
+    (tmp_path / "papermill").write_text(f"#!{sys.executable}\nprint('executed')\n")
+    (tmp_path / "papermill").chmod(0o755)
+    command = [sys.executable, "-m", "sacristan", "run", "--", "./papermill", "train.ipynb"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert (done.returncode, done.stdout) == (0, "executed\n")
+    assert done.stderr.endswith("; for a notebook, write sacristan run -m IPython train.ipynb\n")
+    assert not (tmp_path / "my_runs").exists()
+
+
 def test_script_without_a_suffix_is_recorded_with_its_source(tmp_path):
     (tmp_path / "train").write_text("#!/usr/bin/env python\nprint('trained')\n")
     assert started(["-m", "sacristan", "run", "train"], tmp_path) == (0, "trained\n", "")

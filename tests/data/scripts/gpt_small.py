@@ -1,0 +1,3 @@
+# overrides of gpt.py
+n_embd = 16
+max_iters = 7
