@@ -16,7 +16,7 @@ export function showLegend(list, entries, onPoint, parts = []) {
   if (list.dataset.entries !== text) {
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.keyOf : null;
     list.dataset.entries = text;
-    list.replaceChildren(...parts.map(partItem), ...entries.map((entry) => item(entry, onPoint)), noteItem());
+    list.replaceChildren(...parts.map(partItem), ...entries.map((entry) => item(entry, onPoint)));
     if (focused !== null) list.querySelector(`[data-key-of="${CSS.escape(focused)}"]`)?.focus();
   }
   const styles = new Set();
@@ -28,9 +28,9 @@ export function showLegend(list, entries, onPoint, parts = []) {
     button.querySelector("path").setAttribute("stroke-dasharray", parts.length ? "" : DASHES[dash]);
     button.querySelector(".mark").setAttribute("d", `M11 4${MARKS[parts.length ? dash : mark]}`);
   }
-  // On a scale equal values have equal colours.
-  list.lastChild.hidden = styles.size === entries.length || shadeScale() !== null;
-  list.lastChild.textContent = `${entries.length} curves share ${styles.size} styles`;
+  list.querySelector("li.dim")?.remove();
+  if (styles.size === entries.length || shadeScale()) return; // on a scale equal values have equal colours
+  list.append(Object.assign(document.createElement("li"), { className: "dim", textContent: `${entries.length} curves share ${styles.size} styles` }));
 }
 
 /** Return the metrics that share the panel of an answer, for its legend. */
@@ -51,7 +51,6 @@ function labelled(tag, label, dash = "") {
   return line;
 }
 
-const noteItem = () => Object.assign(document.createElement("li"), { className: "dim" });
 const partItem = ({ dash, label }) => labelled("span", label, dash);
 
 function item({ key, label }, onPoint) {

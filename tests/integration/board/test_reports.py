@@ -290,7 +290,7 @@ def test_report_of_a_killed_database_stays_and_goes_on(recorded, watched, serve,
     mongod.start()
     made = database_of(recorded, mongod.url)
     where = next(made)
-    report = saved(where)
+    report = saved(where, TEXT + "\n\nmore" * 60 + "\n\n{{curves val/accuracy}}\n")
     watch = watched()
     page = watch.page
     page.goto(f"{serve(f'{where}?serverSelectionTimeoutMS=500')}/reports/{report.id}")
@@ -298,7 +298,11 @@ def test_report_of_a_killed_database_stays_and_goes_on(recorded, watched, serve,
     mongod.kill()
     page.wait_for_selector("#outage:has-text('This may be out of date')", timeout=60_000)
     assert page.locator("article tbody tr").count() == 4
+    last = page.locator("article figure").last  # which nobody has seen yet
+    last.scroll_into_view_if_needed()
+    last.locator(".notes.problem").wait_for(timeout=60_000)
     mongod.start()
+    last.locator("g[data-key]").first.wait_for(state="attached", timeout=60_000)
     page.wait_for_selector("#outage:text-is('')", state="attached", timeout=60_000)
     watch.errors[:] = [error for error in watch.errors if "503" not in error]
     assert list(made) == []
