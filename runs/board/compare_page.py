@@ -15,11 +15,11 @@ from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.comparing import compare
 from sacristan.runs.comparison.reports import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
-from sacristan.runs.query.flattening import mapping_of, shallowest
+from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.settings import differing, fingerprint, plain_config, run_labels, show
+from sacristan.runs.stores.settings import differing, fingerprint, flat_config, run_labels, show
 
 __all__ = ["ROUTES", "Line", "changed_sources"]
 
@@ -142,7 +142,7 @@ def _compare(visit: Visit) -> Response:
 def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the entries of the configs with a column for each run; those that differ are marked."""
     shown = runs[:_MAX_COLUMNS]
-    configs = [shallowest(plain_config(run), _MAX_COMPARED) for run in shown]
+    configs = [flat_config(run, _MAX_COMPARED) for run in shown]
     every = sorted({name for config in configs for name in config})
     names = every if view.everything else differing(shown, most=_MAX_COMPARED)
     rows = [(name, [_cell(config, configs[0], name) for config in configs]) for name in names[:_MAX_ENTRIES]]

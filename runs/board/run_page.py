@@ -25,7 +25,7 @@ from sacristan.runs.query.flattening import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import short_text
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.settings import origins
+from sacristan.runs.stores.settings import flat_config, origins
 from sacristan.runs.transfer.fetching import length_of
 
 __all__ = ["ROUTES", "TABS", "best_checkpoint", "checkpoint_commands", "commands"]
@@ -135,7 +135,7 @@ def _tried(problems: list[str], read: Callable[[], Any], otherwise: Any) -> Any:
 
 
 def _overview(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
-    config = _tried(problems, lambda: dotted(run.config), {})
+    config = _tried(problems, lambda: flat_config(run), {})
     set_by = _tried(problems, lambda: origins(run), {})
     entries = [(name, config[name], set_by[name]) for name in set_by if name in config]
     defaults = [(name, value) for name, value in config.items() if name not in set_by]

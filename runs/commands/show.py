@@ -188,9 +188,9 @@ def _git(run: Run) -> str:
 
 def _print_config(run: Run, *, is_whole: bool) -> None:
     """Print the entries that were set, with their source; also the others if `is_whole`."""
-    from sacristan.runs.stores.settings import origins
+    from sacristan.runs.stores.settings import flat_config, origins
 
-    config = dotted(run.config)
+    config = flat_config(run)
     if not config:
         return
     set_by = {name: origin for name, origin in origins(run).items() if name in config}

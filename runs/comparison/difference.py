@@ -11,7 +11,7 @@ from sacristan.runs.errors import FilterError, StoreError
 from sacristan.runs.query.flattening import Changes, changes, dotted, mapping_of
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.settings import differing
+from sacristan.runs.stores.settings import differing, flat_config
 
 __all__ = ["Difference", "compare_output", "diff", "last_good"]
 
@@ -69,7 +69,7 @@ def diff(old: Run, new: Run) -> Difference:
     """
     return Difference(
         command=changes(*({"name": run.name, "command": run.command} for run in (old, new))),
-        config=changes(dotted(old.config), dotted(new.config)),
+        config=changes(flat_config(old), flat_config(new)),
         sources=_sources(old.sources, new.sources),
         packages=changes(_packages(old), _packages(new)),
         git=changes(*_git_states(old, new)),

@@ -16,9 +16,8 @@ from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import ComparisonError, StoreError
-from sacristan.runs.query.flattening import dotted
 from sacristan.runs.stores.run import Run, prefetch
-from sacristan.runs.stores.settings import differing, identity, plain_config, show
+from sacristan.runs.stores.settings import differing, flat_config, identity, plain_config, show
 
 __all__ = ["ExcludedRun", "Group", "damage", "differences_between", "differences_within", "group_runs"]
 
@@ -205,5 +204,5 @@ def _order(key: tuple) -> tuple:
 
 
 def _hint(name: str, runs: Sequence[Run]) -> str:
-    names = list(dotted(runs[0].config))
+    names = list(flat_config(runs[0]))
     return word_suggestion(name.removeprefix("config."), names, f"there are: {', '.join(sorted(names)[:12]) or 'none'}")

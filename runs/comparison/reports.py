@@ -23,10 +23,10 @@ from sacristan.runs.drawing.inline_html import chart, status_form
 from sacristan.runs.drawing.markup import Markup, element, table
 from sacristan.runs.drawing.output_file import check_output, writing
 from sacristan.runs.errors import PlotError
-from sacristan.runs.query.flattening import dotted, mapping_of
+from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.settings import differing, identity, settings, show
+from sacristan.runs.stores.settings import differing, flat_config, identity, settings, show
 
 __all__ = [
     "PAIR_HEAD",
@@ -261,7 +261,7 @@ def difference_section(runs: Sequence[Run]) -> Markup:
     if not names:
         return _section("Differences of the configs", element("p", "There are none.", class_="about"))
     shown = runs[:_MOST_COLUMNS]
-    configs = [dotted(run.config) for run in shown]
+    configs = list(map(flat_config, shown))
     rows = [(name, *(_entry(config, name, configs[0]) for config in configs)) for name in names[:_MOST_DIFFERENCES]]
     head = ("entry", *(f"run {run.id}" for run in shown))
     left_out = [
@@ -291,7 +291,7 @@ def _rerun(run: Run, place: int) -> Iterator[Markup]:
     git = mapping_of(run.provenance.get("git"))
     yield table((), [(name, value) for name, value in _origins(run, git) if value])
     yield element("pre", "\n".join(_commands(run, git)))
-    config = [(name, _short(value)) for name, value in dotted(run.config).items()]
+    config = [(name, _short(value)) for name, value in flat_config(run).items()]
     yield element("details", element("summary", f"config, {len(config)} entries"), table((), config))
     if run.diff:
         text = run.diff[:_MOST_DIFF] + ("\n… cut off here" if len(run.diff) > _MOST_DIFF else "")

@@ -25,9 +25,10 @@ from sacristan.observers.provenance.sources import changed_libraries, changed_re
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import redact
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import dotted, list_of, mapping_of
+from sacristan.runs.query.flattening import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun.record import Record
+from sacristan.runs.stores.settings import flat_config
 
 __all__ = [
     "Differing",
@@ -151,7 +152,7 @@ def compare_settings(old: Record, new: Record) -> list[Differing]:
     """Return the settings that differ between two runs of a script, which has taken them from its own words."""
     if old.script_start is None:
         return []
-    before, after = dotted(old.run.config), dotted(new.run.config)
+    before, after = flat_config(old.run), flat_config(new.run)
     pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
     return [
         Differing("setting", name, str(was), str(now), is_loud=True) for name, (was, now) in pairs.items() if was != now

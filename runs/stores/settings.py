@@ -17,6 +17,7 @@ from sacristan.runs.stores.run import Run, prefetch
 __all__ = [
     "differing",
     "fingerprint",
+    "flat_config",
     "identity",
     "origins",
     "parameters",
@@ -94,8 +95,7 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     """
     known = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
-    configs = [(run, plain_config(run)) for run in runs]
-    rows = [_entries(config, most) for run, config in configs if config or not run.problem]
+    rows = [row for run in runs if (row := flat_config(run, most)) or not run.problem]
     found: dict[Hashable, str] = {}
     for name in _differing_names(rows, most):
         values = _values(rows, name)
@@ -130,8 +130,9 @@ def plain_config(run: Run) -> Mapping[str, Any]:
     return config if isinstance(config, Mapping) else run.config
 
 
-def _entries(config: Mapping[str, Any], most: int | None) -> dict[str, Any]:
-    return dotted(config) if most is None else shallowest(config, most)
+def flat_config(run: Run, most: int | None = None) -> dict[str, Any]:
+    """Return the config of a run by dotted name, at most so many entries: those nearest to the root."""
+    return dotted(plain_config(run)) if most is None else shallowest(plain_config(run), most)
 
 
 def _are_different(values: Sequence[Any]) -> bool:
@@ -151,7 +152,7 @@ def settings(runs: Sequence[Run]) -> list[str]:
     of one sweep are distinguished by its parameters alone.
     """
     prefetch(runs, _READ)
-    rows = [_entries(plain_config(run), _MAX_TELLING) for run in runs]
+    rows = [flat_config(run, _MAX_TELLING) for run in runs]
     found = []
     swept = parameters(runs)
     for name in swept or differing(runs, ["seed"], _MAX_TELLING):

@@ -27,12 +27,13 @@ from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.points.points import Series
 from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.query.flattening import dotted, entry_at, list_of, mapping_of
+from sacristan.runs.query.flattening import entry_at, list_of, mapping_of
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.contract import PARTS
 from sacristan.runs.stores.folders.whole_runs import RELATIONS
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.transfer.copying import stage, uid_of
 from sacristan.runs.transfer.hidden_words import HiddenWords
 from sacristan.runs.transfer.packed_files import MOST_BYTES
@@ -315,7 +316,7 @@ class IdentifyingWords:
 
     def note_own(self, run: Run) -> None:
         """Note the names of a run's settings, metrics and sources, whose meaning only its author knows."""
-        names = [*dotted(dict(run.config)), *run.metrics, *(content.name for content in run.stored("sources"))]
+        names = [*flat_config(run), *run.metrics, *(content.name for content in run.stored("sources"))]
         self._own_names |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
 
     def _add_this_machine(self) -> None:

@@ -17,10 +17,10 @@ import numpy as np
 from sacristan.observers.mongo.documents import FILE, exact_time
 from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series, to_steps
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import mapping_of, without_pickles
+from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.stores.contract import PARTS, R, StoredRun
 from sacristan.runs.stores.mongo.database import Document
-from sacristan.runs.stores.mongo.queries import from_bson, has_changed_keys, projection_of, row_in
+from sacristan.runs.stores.mongo.queries import as_recorded, from_bson, has_changed_keys, projection_of, row_in
 from sacristan.runs.stores.mongo.records import SERIES_FIELDS, MongoRecords, as_named, fields_of_part, start_of
 from sacristan.runs.stores.run import curves_in
 from sacristan.runs.stores.series import series_of
@@ -172,7 +172,7 @@ class MongoBatches(MongoRecords):
                 entries = {entry["k"]: entry.get("v") for entry in one["entries"]}
                 # A text stands for a list in a file, which the run reads.
                 if not one["is_exact"] and not any(isinstance(value, str) for value in entries.values()):
-                    found[_place(one["_id"])] = curves_in(without_pickles(from_bson(entries)))
+                    found[_place(one["_id"])] = curves_in(as_recorded(entries))
         return found
 
     def series(self, runs: Sequence[R], metric: str) -> Iterator[tuple[R, Series | None]]:

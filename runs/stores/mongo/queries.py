@@ -38,6 +38,7 @@ __all__ = [
     "OMNIBOARD_TAGS",
     "STATUS_FIELDS",
     "ComputedConditions",
+    "as_recorded",
     "exists",
     "from_bson",
     "has_changed_keys",
@@ -247,6 +248,19 @@ def from_bson(value: Any) -> Any:
     return _from_bson_scalar(value)
 
 
+def as_recorded(value: Any, *, twice: bool = False) -> Any:
+    """Return a BSON value as `from_bson` does, with plain values for what Sacred serialized; see `without_pickles`."""
+    if isinstance(value, Mapping):
+        if "dtype" in value or "py/tuple" in value:
+            return without_pickles(from_bson(value), twice=twice)
+        return {
+            str(key): item if type(item) in _SAME else as_recorded(item, twice=twice) for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [item if type(item) in _SAME else as_recorded(item, twice=twice) for item in value]
+    return from_bson(value)
+
+
 def _from_bson_scalar(value: Any) -> Any:
     if isinstance(value, int):
         return int(value)  # Int64
@@ -345,9 +359,7 @@ _COMPUTED: dict[str, Callable[[Document], Any]] = {
 
 
 def _field_at(document: Document, path: str) -> Any:
-    value = from_bson(value_at(document, path))
-    is_result = path.partition(".")[0] == "result"
-    return without_pickles(value, twice=is_result) if isinstance(value, dict | list) else value
+    return as_recorded(value_at(document, path), twice=path.partition(".")[0] == "result")
 
 
 # A page asks several questions in a row, and one pass over thousands of documents is enough for them.

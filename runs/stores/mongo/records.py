@@ -22,13 +22,14 @@ from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.points.points import summarize
 from sacristan.observers.record.schema import RANKS_FOLDER, newer_format
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in, without_pickles
+from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in
 from sacristan.runs.query.times import time_of, to_the_millisecond
 from sacristan.runs.stores.content import Content, StoredArtifact, missing_content
 from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
 from sacristan.runs.stores.mongo.queries import (
     STATUS_FIELDS,
+    as_recorded,
     from_bson,
     has_changed_keys,
     note_in,
@@ -82,7 +83,7 @@ class MongoRecords(Backend):
         stored |= self.exact_entries(run, stored, exact)
         for name, text in mapping_of(times).items():
             stored[name] = exact_time(stored.get(name), text)
-        document = without_pickles(from_bson(self._whole(run, stored)), twice=True)
+        document = as_recorded(self._whole(run, stored), twice=True)
         notes = {"tags": tags_in(document), "note": note_in(document)}
         return {**document, **{name: value for name, value in notes.items() if value is not None}}
 
@@ -121,7 +122,7 @@ class MongoRecords(Backend):
         if entries and not any("." in entry or entry.startswith("$") for entry in entries):
             found = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
             if mapping_of(found.get("exact")).get(name) is None:
-                part: dict[str, Any] = without_pickles(from_bson(self._whole(run, mapping_of(found.get(name)))))
+                part: dict[str, Any] = as_recorded(self._whole(run, mapping_of(found.get(name))))
                 return part
         part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
         return part if name != "summary" else self._as_named(run, part) or self.computed_summary(run.key)
@@ -139,7 +140,7 @@ class MongoRecords(Backend):
                 f"{name} of run {run.id} holds {type(part).__name__}, expected an object; "
                 "the rest of the run may still be read"
             )
-        plain: dict[str, Any] = without_pickles(from_bson(part or {}))
+        plain: dict[str, Any] = as_recorded(part or {})
         return plain
 
     def _as_named(self, run: StoredRun, summary: dict[str, Any]) -> dict[str, Any]:

@@ -15,11 +15,11 @@ from typing import Any
 
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE, RESUME_VARIABLE, is_alive
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
-from sacristan.runs.query.flattening import dotted
 from sacristan.runs.query.texts import is_number, list_text
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.resuming import resume_launch, with_folder
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.stores.store import Store
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import Spec
@@ -314,7 +314,7 @@ def _script_failure(run: Run, script: str, settings: Mapping[str, Any]) -> Outco
         said = [line.strip() for line in run.output.splitlines() if not line.startswith("sacristan: ")]
         why = next((line for line in reversed(said) if line), why)
     reason = f"run {run.id} is {run.status}: {why}"
-    taken = {name.replace("-", "_") for name in dotted(run.config)}
+    taken = {name.replace("-", "_") for name in flat_config(run)}
     missing = [name for name in settings if name.replace("-", "_") not in taken]
     if not missing or any(not name.startswith("system/") for name in run.summary):
         return Outcome("FAIL", reason=reason, uid=run.uid)
@@ -324,7 +324,7 @@ def _script_failure(run: Run, script: str, settings: Mapping[str, Any]) -> Outco
 
 def _wrong_flag(run: Run, settings: Mapping[str, Any]) -> str:
     """Return what is wrong if a flag that was left out, or given, has not made a setting so; empty if nothing is."""
-    config = {name.replace("-", "_"): value for name, value in dotted(run.config).items()}
+    config = {name.replace("-", "_"): value for name, value in flat_config(run).items()}
     for name, value in settings.items():
         if isinstance(value, bool) and isinstance(got := config.get(name.replace("-", "_")), bool) and got != value:
             return (

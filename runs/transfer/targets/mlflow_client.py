@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import hide_passwords
 from sacristan.runs.errors import ForeignError, StoreError
-from sacristan.runs.query.flattening import dotted
 from sacristan.runs.query.texts import value_text
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
+from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.transfer.targets import start_of
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class _RunWriter:
     def _add_params(self) -> None:
         from mlflow.entities import Param
 
-        values = dotted(dict(self._run.config))
+        values = flat_config(self._run)
         params = []
         for name, called in self._named(values, "setting"):
             text = "None" if values[name] is None else value_text(values[name], exact=True)
