@@ -107,14 +107,13 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.resuming import fork, resume
     from sacristan.runs.rerun.verdict import Tolerance, Verdict
     from sacristan.runs.stores.changes import Removed
-    from sacristan.runs.stores.content import Content, Medium
+    from sacristan.runs.stores.content import Content, Fetched, Medium, fetch
     from sacristan.runs.stores.opening import open_store
     from sacristan.runs.stores.operations import Copied
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
-    from sacristan.runs.transfer.fetching import Fetched, fetch
     from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
     from sacristan.runs.transfer.syncing import Reaped, SyncResult, reap, sync
     from sacristan.runs.transfer.targets import ExportedRun, export_to
@@ -133,13 +132,12 @@ else:
         "sacristan.runs.rerun.verdict": "Tolerance Verdict",
         "sacristan.runs.stores.changes": "Removed",
         "sacristan.runs.stores.operations": "Copied",
-        "sacristan.runs.stores.content": "Content Medium",
+        "sacristan.runs.stores.content": "Content Fetched Medium fetch",
         "sacristan.runs.stores.opening": "open_store",
         "sacristan.runs.stores.run": "Run",
         "sacristan.runs.stores.store": "Store",
         "sacristan.runs.transfer.archives": "Exported export_runs import_runs",
         "sacristan.runs.transfer.copying": "copy",
-        "sacristan.runs.transfer.fetching": "Fetched fetch",
         "sacristan.runs.transfer.targets": "ExportedRun export_to",
         "sacristan.runs.transfer.foreign": "ImportedRun import_foreign",
         "sacristan.runs.transfer.syncing": "Reaped SyncResult reap sync",

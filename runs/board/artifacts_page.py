@@ -26,9 +26,8 @@ from sacristan.runs.documents.versions import command_of
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreError
 from sacristan.runs.query.flattening import dotted, mapping_of
 from sacristan.runs.query.texts import is_number
-from sacristan.runs.stores.content import StoredArtifact
+from sacristan.runs.stores.content import StoredArtifact, length_of
 from sacristan.runs.stores.run import Run
-from sacristan.runs.transfer.fetching import length_of
 
 __all__ = ["ROUTES", "checkpoint_scores"]
 

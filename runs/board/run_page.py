@@ -23,10 +23,9 @@ from sacristan.runs.comparison.difference import last_good
 from sacristan.runs.errors import RunNotFoundError, StoreError
 from sacristan.runs.query.flattening import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import short_text
-from sacristan.runs.stores.content import Content
+from sacristan.runs.stores.content import Content, length_of
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import flat_config, origins
-from sacristan.runs.transfer.fetching import length_of
 
 __all__ = ["ROUTES", "TABS", "best_checkpoint", "checkpoint_commands", "commands"]
 

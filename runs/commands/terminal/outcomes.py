@@ -223,7 +223,7 @@ def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[
 
 
 def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from sacristan.runs.transfer.fetching import length_of
+    from sacristan.runs.stores.content import length_of
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -239,7 +239,7 @@ def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run],
 
 
 def _get(arguments: argparse.Namespace, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from sacristan.runs.transfer.fetching import choose, fetch
+    from sacristan.runs.stores.content import choose, fetch
 
     with open_given(arguments) as store:
         contents = choose(contents_of(store.get(arguments.run)), arguments.names)
