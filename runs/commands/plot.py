@@ -117,7 +117,7 @@ def main(arguments: argparse.Namespace) -> int:
     from sacristan.runs.comparison.panels import View, make_panels
 
     if arguments.output is not None:
-        from sacristan.runs.drawing.figure_files import check_format
+        from sacristan.runs.drawing.plots import check_format
 
         check_format(arguments.output)
     output = output_of(arguments)
@@ -134,7 +134,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(Plotted(x=arguments.x, panels=[_document(panel) for panel in panels]))
     elif output is not None:
-        from sacristan.runs.drawing.figure_files import draw
+        from sacristan.runs.drawing.plots import draw
 
         draw(panels, output, arguments.title, overwrite=arguments.force)
         num_curves = sum(len(panel.curves) for panel in panels)
@@ -166,7 +166,7 @@ def _curve_document(curve: Curve) -> PlottedCurve:
 
 
 def _print(panels: Sequence[Panel]) -> None:
-    from sacristan.runs.drawing.terminal_plot import draw_text
+    from sacristan.runs.drawing.plots import draw_text
 
     size = shutil.get_terminal_size()
     lines = (size.lines if is_terminal() else 24) - 2

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sacristan.runs.drawing.figure_files import COLORS, FORMATS, house_style, printable
+from sacristan.runs.drawing.plots import COLORS, FORMATS, house_style, printable
 from sacristan.runs.sweeps.views.study_view import StudyView, most_important
 
 if TYPE_CHECKING:

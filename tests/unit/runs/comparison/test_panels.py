@@ -21,8 +21,7 @@ from sacristan.runs import PlotError, StoreError, open_store
 from sacristan.runs.comparison import panels
 from sacristan.runs.comparison.panels import CurveCache, ThinCurve, View, make_panel, make_panels
 from sacristan.runs.drawing.curve import Curve, Panel, ticks
-from sacristan.runs.drawing.figure_files import draw
-from sacristan.runs.drawing.terminal_plot import draw_text
+from sacristan.runs.drawing.plots import draw, draw_text
 from sacristan.runs.stores.folders.records import FolderRecords
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -233,7 +232,7 @@ sys.modules["matplotlib"] = None
 import numpy, pathlib
 from sacristan.runs.drawing.curve import Curve
 from sacristan.runs.errors import PlotError
-from sacristan.runs.drawing.figure_files import draw
+from sacristan.runs.drawing.plots import draw
 from sacristan.runs.drawing.curve import Panel
 try:
     draw([Panel("m", (Curve("c", numpy.zeros(1), numpy.zeros(1)),), "step", ())], pathlib.Path("p.png"))
