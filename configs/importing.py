@@ -27,7 +27,7 @@ from typing import Any
 
 import wrapt
 
-from sacristan.configs.installed import Package, find_package, packages
+from sacristan.configs.installation import Package, find_package, packages
 from sacristan.configs.later import Later, numpy
 from sacristan.configs.map import FrozenList, Map, MutableMap, is_group, send_maps_as_maps
 

@@ -1,21 +1,147 @@
-"""Find out how this lab was installed, and which command installs it or one of its extras.
+"""Installed packages, read from their folders; how this lab was installed, and the command that installs its extras.
 
-Modules for metadata of packages and for URLs take longer to import than most commands, and are imported when needed.
+`importlib.metadata` takes 20 ms to import, and parses what it reads as e-mails. It is left to packages in archives, and
+to finders of packages beside Python's own.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import re
 import shlex
+import sys
+from collections.abc import Callable, Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.installed import find_package
-
-__all__ = ["checkout", "commit", "install_command", "missing_package", "origin", "version"]
+__all__ = [
+    "Package",
+    "checkout",
+    "commit",
+    "entry_points",
+    "find_package",
+    "install_command",
+    "missing_package",
+    "origin",
+    "packages",
+    "packages_in",
+    "version",
+]
 
 _ROOT = Path(__file__).parents[1]
+_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
+
+# Returns the text of one of the files with a package's metadata, or at least so much of it; None if there is none.
+Reader = Callable[..., str | None]
+# Most metadata name the package within so much text; a readme may be a hundred times as long.
+_HEAD = 1024
+
+
+class Package:
+    """An installed package, with its metadata; name and version are empty if it is half removed."""
+
+    def __init__(self, read: Reader) -> None:
+        self.read = read
+        fields = self._fields(_HEAD)
+        fields = fields if len(fields) == 2 else self._fields(-1)
+        self.name, self.version = fields.get("Name", ""), fields.get("Version", "")
+
+    def _fields(self, size: int) -> dict[str, str]:
+        text = self.read("METADATA", size) or self.read("PKG-INFO", size) or ""
+        head = text.partition("\n\n")[0]
+        return dict(_HEADER.findall(head if size < 0 else head.rpartition("\n")[0]))
+
+    @property
+    def modules(self) -> list[str]:
+        """Names of its modules at the top level: those that it lists, else its own."""
+        return (self.read("top_level.txt") or self.name).split()
+
+
+def packages() -> Iterator[Package]:
+    """Yield the packages on the search path; of two of the same name, the first is imported."""
+    for folder in sys.path:
+        yield from packages_in(folder)
+
+
+def packages_in(folder: str) -> Iterator[Package]:
+    """Yield the packages in a folder or archive on the search path."""
+    return (package for _, read in _readers(folder) if (package := Package(read)).name and package.version)
+
+
+def find_package(name: str) -> Package | None:
+    """Return the package of this name that is imported; None if there is none."""
+    wanted = _normalized(name)
+    candidates = (Package(read) for folder in sys.path for each, read in _readers(folder) if each == wanted)
+    return next((package for package in candidates if package.name and package.version), None)
+
+
+def entry_points(group: str) -> dict[str, str]:
+    """Return the entry points of a group by name, each a module or `module:name`; of the first package that has it."""
+    points: dict[str, str] = {}
+    for read in (read for folder in sys.path for _, read in _readers(folder)):
+        _, is_there, rest = (read("entry_points.txt") or "").partition(f"[{group}]\n")
+        for line in rest.partition("\n[")[0].splitlines() if is_there else ():
+            name, _, value = line.partition("=")
+            if value and not line.startswith(("#", ";")):
+                points.setdefault(name.strip(), value.strip())
+    return points
+
+
+def _readers(folder: str) -> list[tuple[str, Reader]]:
+    """Return each package in a folder or archive: its normalized name, and a reader of its metadata."""
+    path = Path(folder)
+    try:
+        path = path.absolute()
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        return []
+    return _readers_in(
+        path,
+        changed,
+        any(finder is not PathFinder and hasattr(finder, "find_distributions") for finder in sys.meta_path),
+    )
+
+
+@functools.lru_cache(64)
+def _readers_in(folder: Path, _: int, has_finders: bool) -> list[tuple[str, Reader]]:
+    """Do the same; the time of its last change is part of the cache's key."""
+    if has_finders or not folder.is_dir():
+        from importlib import metadata
+
+        distributions = metadata.distributions(path=[str(folder)])
+        return [
+            (_normalized(each.metadata["Name"] or ""), functools.partial(_of_distribution, each))
+            for each in distributions
+        ]
+    names = [name for name in os.listdir(folder) if name.lower().endswith((".dist-info", ".egg-info"))]  # noqa: PTH208
+    return [
+        (_normalized(name.rpartition(".")[0].partition("-")[0]), functools.partial(_read, f"{folder}{os.sep}{name}"))
+        for name in names
+    ]
+
+
+def _normalized(name: str) -> str:
+    """Return the form in which names of packages are compared (PEP 503)."""
+    return re.sub("[-_.]+", "-", name).lower()
+
+
+def _of_distribution(distribution: Any, name: str, size: int = -1) -> str | None:
+    return distribution.read_text(name)
+
+
+def _read(folder: str, name: str, size: int = -1) -> str | None:
+    try:
+        handle = os.open(f"{folder}{os.sep}{name}", os.O_RDONLY)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb", buffering=0) as stream:
+        try:
+            return stream.read(size).decode("utf-8", "replace").replace("\r\n", "\n")
+        except OSError:  # it is a folder
+            return None
 
 
 def checkout() -> Path | None:

@@ -20,7 +20,7 @@ from sacred.stdout_capturing import get_stdcapturer
 from sacred.utils import SacredInterrupt
 
 from sacristan.configs import installation
-from sacristan.configs.installed import find_package
+from sacristan.configs.installation import find_package
 from sacristan.experiments.running.captured_output import capturing_in_order
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.main_file import MainFile, module_of

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sacristan.configs.installed import packages_in
+from sacristan.configs.installation import packages_in
 
 __all__ = ["describe_gpus", "load_nvml", "machine", "open_gpus", "packages"]
 
