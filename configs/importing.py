@@ -42,13 +42,15 @@ def import_sacred() -> None:
     with contextlib.ExitStack() as given:
         put_off = given.enter_context(_packages_put_off())
         given.enter_context(_function_given(pkgutil, "find_loader", lambda _, name: importlib.util.find_spec(name)))
-        for stand_in in (_PkgResources, _Metadata, _MimeTypes, _Docopt, _Yaml):
-            given.enter_context(_module_given(stand_in()))
-        for name in ("cpuinfo", "packaging.version", "pydoc", "xml.etree.ElementTree"):
-            given.enter_context(_module_given(_StandIn(name)))
+        jsonpickle = _Jsonpickle()
+        for stand_in in (jsonpickle, _PkgResources(), _Metadata(), _MimeTypes(), _Yaml(), *map(_StandIn, _LATER)):
+            given.enter_context(_module_given(stand_in))
+        for name, functions in {"docopt": ["docopt"], "pickle": ["dump", "load"]}.items():
+            given.enter_context(_module_given(_StandIn(name, *functions)))
         given.enter_context(_libc_given())
         has_munch = "munch" in sys.modules
         import sacred
+    wrapt.register_post_import_hook(jsonpickle.set_options, "jsonpickle")
     for name in put_off:
         _PUT_OFF[name]()
         wrapt.register_post_import_hook(_CATCH_UP[name], name)
@@ -69,6 +71,9 @@ def _register_hooks() -> None:
 
 
 # ---------------------------------------------------------------------- what Sacred gets while it is imported
+
+# Modules of which Sacred needs nothing while it is imported.
+_LATER = ("cpuinfo", "jsonpickle.tags", "packaging.version", "pydoc", "xml.etree.ElementTree")
 
 
 @contextlib.contextmanager
@@ -107,12 +112,23 @@ def _module_given(stand_in: _StandIn) -> Iterator[None]:
 
 
 class _StandIn(Later):
-    """Stands in for a module in `sys.modules`, until something of it is asked for."""
+    """Stands in for a module in `sys.modules`; `functions` of it import it when they are called, all else at once."""
+
+    def __init__(self, name: str, *functions: str) -> None:
+        super().__init__(name)
+        self._thread = threading.get_ident()
+        for function in functions:
+            setattr(self, function, functools.partial(self._call, function))
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and self._thread == threading.get_ident():  # the import asks whether it is a package
+            raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return super().__getattr__(name)
+
+    def _call(self, function: str, *args: Any, **options: Any) -> Any:
+        return self.__getattr__(function)(*args, **options)
 
 
 class _PkgResources(_StandIn):
@@ -137,35 +153,33 @@ class _Metadata(_StandIn):
         return super().__getattr__("version")(name) if package is None else package.version
 
 
-class _Docopt(_StandIn):
-    """The package `docopt`, of which Sacred takes a function."""
-
-    def __init__(self) -> None:
-        super().__init__("docopt")
-
-    def docopt(self, *args: Any, **options: Any) -> Any:
-        return super().__getattr__("docopt")(*args, **options)
-
-
 class _Yaml(_StandIn):
     """The package `yaml`, which munch looks into in vain, and jsonpickle calls if JSON fails it."""
 
     YAMLError = Exception
 
     def __init__(self) -> None:
-        super().__init__("yaml")
-        self._thread = threading.get_ident()
+        super().__init__("yaml", "dump", "safe_load")
+
+
+class _Jsonpickle(_StandIn):
+    """The package `jsonpickle`, with the options that Sacred sets."""
+
+    def __init__(self) -> None:
+        super().__init__("jsonpickle")
+        self._options: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__" and self._thread == threading.get_ident():
-            raise AttributeError(name)
-        return super().__getattr__(name)
+        with _module_given(_Metadata()), _module_given(_Yaml()):
+            return super().__getattr__(name)
 
-    def dump(self, *args: Any) -> Any:
-        return super().__getattr__("dump")(*args)
+    def set_encoder_options(self, *args: Any, **options: Any) -> None:
+        self._options.append((args, options))
 
-    def safe_load(self, *args: Any) -> Any:
-        return super().__getattr__("safe_load")(*args)
+    def set_options(self, jsonpickle: ModuleType) -> None:
+        """Set the options, once it is imported."""
+        for args, options in self._options:
+            jsonpickle.set_encoder_options(*args, **options)
 
 
 class _MimeTypes(_StandIn):
@@ -183,7 +197,9 @@ class _MimeTypes(_StandIn):
         def __getattr__(self, name: str) -> Any:
             import mimetypes
 
-            return getattr(vars(self).setdefault("_made", mimetypes.MimeTypes(**self._options)), name)
+            if "_made" not in vars(self):
+                self._made = mimetypes.MimeTypes(**self._options)
+            return getattr(self._made, name)
 
 
 @contextlib.contextmanager
@@ -300,10 +316,9 @@ _PUT_OFF: dict[str, Callable[[], None]] = {"numpy": _have_numpy, "yaml": _have_y
 
 def _know_numpy(numpy: ModuleType) -> None:
     """Do what sacred.serializer and sacred.config.custom_containers do where NumPy is installed."""
-    import jsonpickle.ext.numpy
     from sacred.config.custom_containers import SIMPLIFY_TYPE
 
-    jsonpickle.ext.numpy.register_handlers()
+    _register_handlers("numpy")
     names = {float: "float16 float32 float64 float128", int: "int8 int16 int32 int64 uint uint8 uint16 uint32 uint64"}
     for kind, same in names.items():
         SIMPLIFY_TYPE.update((getattr(numpy, name), kind) for name in same.split() if hasattr(numpy, name))
@@ -321,11 +336,19 @@ def _know_yaml(yaml: ModuleType) -> None:
 
 def _know_pandas(pandas: ModuleType) -> None:
     """Do what sacred.optional and sacred.serializer do where pandas is installed."""
-    import jsonpickle.ext.pandas
     import sacred.optional
 
     sacred.optional.has_pandas, sacred.optional.pandas = True, pandas
-    jsonpickle.ext.pandas.register_handlers()
+    _register_handlers("pandas")
+
+
+def _register_handlers(package: str) -> None:
+    """Teach jsonpickle the types of a package, once it is imported."""
+
+    def register(_: ModuleType) -> None:
+        importlib.import_module(f"jsonpickle.ext.{package}").register_handlers()
+
+    wrapt.register_post_import_hook(register, "jsonpickle")
 
 
 _CATCH_UP = {"numpy": _know_numpy, "yaml": _know_yaml, "pandas": _know_pandas}

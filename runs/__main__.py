@@ -3,7 +3,8 @@
 
 import sys
 
-from sacristan.__main__ import main, make_parser
+from sacristan.__main__ import main
+from sacristan.command_line import make_parser
 
 __all__ = ["main", "make_parser"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from argparse import Namespace
+import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import PurePath
 from types import SimpleNamespace
@@ -57,7 +57,8 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     """Return the entries of a value that is like a dict; None for others."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, Namespace | SimpleNamespace):
+    argparse = sys.modules.get("argparse")
+    if isinstance(value, SimpleNamespace) or (argparse is not None and isinstance(value, argparse.Namespace)):
         return vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}

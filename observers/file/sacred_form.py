@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import jsonpickle.handlers
 import wrapt
 from sacred.serializer import flatten
 
@@ -266,16 +265,20 @@ def _with_null(table: Any) -> Any:
     return table.astype(object).where(table.notna(), None)
 
 
-class _MaskedHandler(jsonpickle.handlers.BaseHandler):
-    """Serializes masked arrays inside other objects."""
-
-    def flatten(self, obj: np.ma.MaskedArray, data: dict[str, Any]) -> Any:
-        return None if is_missing(obj) else self.context.flatten(_unmasked(obj), reset=False)
-
-
 def _keep_masks(masked: ModuleType) -> None:
-    for kind in (masked.MaskedArray, type(masked.masked)):
-        jsonpickle.handlers.register(kind, _MaskedHandler)
+    """Have masked arrays inside other objects serialized, once jsonpickle is imported."""
+
+    def register(_: ModuleType) -> None:
+        from jsonpickle import handlers
+
+        class MaskedHandler(handlers.BaseHandler):
+            def flatten(self, obj: np.ma.MaskedArray, data: dict[str, Any]) -> Any:
+                return None if is_missing(obj) else self.context.flatten(_unmasked(obj), reset=False)
+
+        for kind in (masked.MaskedArray, type(masked.masked)):
+            handlers.register(kind, MaskedHandler)
+
+    wrapt.register_post_import_hook(register, "jsonpickle")
 
 
 wrapt.register_post_import_hook(_keep_masks, "numpy.ma")

@@ -11,7 +11,6 @@ import struct
 import sys
 import zlib
 from collections.abc import Container, Iterable
-from fractions import Fraction
 from typing import Any
 
 from sacristan.configs.later import numpy as np
@@ -200,6 +199,8 @@ def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
 
     Source: https://www.w3.org/TR/png-3 (section 11.3.6)
     """
+    from fractions import Fraction
+
     rate = Fraction(fps).limit_denominator(700)  # both parts fit 16 bits
     delay = struct.pack(">HH", rate.denominator, rate.numerator)
     chunks: list[bytes] = []

@@ -126,6 +126,7 @@ class Gathering:
         self._mainfile = self._base_dir / experiment["mainfile"] if experiment.get("mainfile") else None
         self._nvml = load_nvml()
         self._found: dict[str, Any] | None = None
+        self._is_ending = False
         self._first: dict[str, Any] = {}
         self._flags: dict[str, Any] = {}
         self._reads: dict[str, dict[str, Any]] = {}
@@ -154,6 +155,7 @@ class Gathering:
 
     def join(self, timeout_s: float) -> None:
         """Wait until everything is gathered; do not call it under the lock."""
+        self._is_ending = self._opened is not None
         self._thread.join(timeout_s)
         if not self._thread.is_alive() and self._libraries.is_stale:
             self._gather_libraries()
@@ -162,14 +164,14 @@ class Gathering:
 
     def _gather_reads(self, opened: OpenedFiles) -> None:
         opened.end()
+        reads: dict[str, dict[str, Any]] = {}
         try:
             sources = imported_files(self._base_dir, self._mainfile)
-            reads = {"files": opened.contents(), "variables": variables_in(sources)}
+            reads = {"reads": {"files": opened.contents(), "variables": variables_in(sources)}}
         except Exception:
             _log.exception("reads: could not be gathered; provenance.json goes without")
-            return
         with self._lock:
-            self._reads = {"reads": reads}
+            self._reads, self._is_ending = reads, False
             self._write()
 
     def _gather(self) -> None:
@@ -189,7 +191,8 @@ class Gathering:
                 _log.exception("%s: could not be gathered; provenance.json goes without", name)
         with self._lock:
             self._found = gathered
-            self._write()
+            if not self._is_ending:  # else it is written with what the run has read
+                self._write()
 
     def _find_libraries(self) -> dict[str, Any]:
         self._libraries.look()

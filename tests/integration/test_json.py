@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.__main__ import main, make_parser
+from sacristan.__main__ import main
+from sacristan.command_line import make_parser
 from sacristan.runs.commands import COMMANDS, name_of, reasons_without_json
 from tests.documents import HOSTILE, SCHEMAS, checked, closed, keys_of, keys_with_values, record
 from tests.processes import run

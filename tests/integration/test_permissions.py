@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from sacristan import runs
-from sacristan.__main__ import main, make_parser
+from sacristan.__main__ import main
+from sacristan.command_line import make_parser
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
 from sacristan.runs import Tolerance, open_store

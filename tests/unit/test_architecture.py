@@ -79,6 +79,7 @@ FLOORS = [
     "experiments.finetune experiments.gan experiments.language_model experiments.lightning"
     " experiments.probe experiments.segment experiments.tabular experiments.text",
     "sacristan new",
+    "command_line",
     "__main__",
     "experiments.__main__ runs.__main__",
 ]

@@ -1,6 +1,7 @@
 import pytest
 
-from sacristan.__main__ import main, make_parser
+from sacristan.__main__ import main
+from sacristan.command_line import make_parser
 
 LIMITED = [
     [*words, "--limit", "-1"] for words in (["ls"], ["export"], ["plot", "--metric", "x"], ["report", "-o", "x"])
@@ -57,6 +58,6 @@ def test_interrupt_while_a_command_is_imported_ends_quietly(capsys, monkeypatch)
     def interrupted(home):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sacristan.__main__.load", interrupted)
+    monkeypatch.setattr("sacristan.command_line.load", interrupted)
     assert main(["ls"]) == 130
     assert capsys.readouterr() == ("", "")
