@@ -56,14 +56,14 @@ class Config:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Print the config, or one entry of it."""
-        from sacristan.runs.query.flattening import dotted
+        from sacristan.runs.stores.settings import flat_config
 
         with open_given(arguments) as store:
             run = store.get(arguments.run)
-            value: Any = run.config.to_dict()
+            value: Any = run.get("config")
             if arguments.name:
                 value = run.get(f"config.{arguments.name}")
-                if value is None and arguments.name not in dotted(run.config):
+                if value is None and arguments.name not in flat_config(run):
                     raise RunsError(
                         f"the config of run {run.id} has no {arguments.name!r}; see: sacristan config {run.id}"
                     )
