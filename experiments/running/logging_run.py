@@ -272,7 +272,7 @@ def _log_artifact(
         version = _store(recording.base).log(name, path, type, metadata, recording.uid)
         recording.note_artifact("artifacts_logged", version.entry())
         versions.append(version)
-    return _with_mover(run, versions[0])
+    return _with_keeper(run, versions[0])
 
 
 def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
@@ -285,7 +285,7 @@ def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
     for recording in recordings:
         _store(recording.base).note_use(version, recording.uid)
         recording.note_artifact("artifacts_used", version.entry() | ({"reference": reference} if moves else {}))
-    return _with_mover(run, version)
+    return _with_keeper(run, version)
 
 
 def _used_before(reference: str, recordings: list[Recording]) -> str:
@@ -308,26 +308,73 @@ def _used_before(reference: str, recordings: list[Recording]) -> str:
     return f"{wanted.name}@{used[0]['digest']}" if used else reference
 
 
-def _with_mover(run: Run, version: ArtifactVersion) -> ArtifactVersion:
+def _with_keeper(run: Run, version: ArtifactVersion) -> ArtifactVersion:
     """Return a version whose aliases are moved wherever the run is recorded."""
-    return dataclasses.replace(version, mover=functools.partial(_move_alias, run))
+    return dataclasses.replace(version, keeper=_RunAliases(run))
 
 
-def _move_alias(run: Any, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
-    """Move an alias to a version in every folder that a run is recorded in; the database follows."""
-    run._owner.check("move aliases", ArtifactError)
-    recordings = _recordings(run)
-    if was is not None and recordings[0].is_spool:
-        raise ArtifactError(
-            f"{version.name}:{alias}: got was={was!r}, but this run is recorded in a database alone, which gets the "
-            "move later; leave it out, or use: sacristan artifacts alias --was"
-        )
-    for recording in recordings:
-        store = _store(recording.base)
-        stored = store.resolve(f"{version.name}@{version.digest}")
-        move = store.alias(stored.name, alias, stored.version, was, run=recording.uid)
-        entry = {"name": stored.name, "digest": stored.digest, "alias": alias, "by": move.by, "time": move.time}
-        recording.note_artifact("artifacts_aliased", entry)
+class _RunAliases:
+    """Keeps the aliases of versions in every folder that a run is recorded in; the database follows."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def move_alias(self, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+        self._note(version, alias, was, is_removed=False)
+
+    def remove_alias(self, version: ArtifactVersion, alias: str) -> None:
+        self._note(version, alias, None, is_removed=True)
+
+    def aliases_of(self, version: ArtifactVersion) -> list[str]:
+        from sacristan.observers.artifacts.aliases import named_by
+
+        recording = _recordings(self._run)[0]
+        moved = [each for each in recording.run.entry.get("artifacts_aliased", ()) if each["name"] == version.name]
+        places = [_store(recording.base).named(version.name)]
+        places += [{each["alias"]: (each["time"], None if "removed" in each else each["digest"])} for each in moved]
+        if recording.is_spool or _stored(recording, version) is None:
+            for source in _sources(self._run):
+                try:
+                    places.append(dict(source.artifact_aliases(version.name)))
+                except ArtifactError as error:  # an outage does not end a training
+                    _log.warning("the aliases of %s there are not known: %s", version, error)
+        return named_by(places, version.digest)
+
+    def _note(self, version: ArtifactVersion, alias: str, was: int | str | None, *, is_removed: bool) -> None:
+        from sacristan.observers.artifacts.aliases import check_alias, next_move
+
+        self._run._owner.check("move aliases", ArtifactError)
+        check_alias(alias)
+        recordings = _recordings(self._run)
+        if was is not None and recordings[0].is_spool:
+            raise ArtifactError(
+                f"{version.name}:{alias}: got was={was!r}, but this run is recorded in a database alone, which gets "
+                "the move later; leave it out, or use: sacristan artifacts alias --was"
+            )
+        for recording in recordings:
+            store, stored = _store(recording.base), _stored(recording, version)
+            if stored is None and not _sources(self._run):
+                stored = store.resolve(f"{version.name}@{version.digest}")  # which says what is wrong
+            if stored is None or (recording.is_spool and is_removed):  # the database alone has it
+                move = next_move(None, version.name, alias, (version.version, version.digest))
+            elif is_removed:
+                move = store.alias(stored.name, alias, None, stored.version, run=recording.uid)
+            else:
+                move = store.alias(stored.name, alias, stored.version, was, run=recording.uid)
+            entry = {"name": version.name, "digest": version.digest, "alias": alias, "by": move.by, "time": move.time}
+            recording.note_artifact("artifacts_aliased", entry | ({"removed": True} if is_removed else {}))
+
+
+def _stored(recording: Recording, version: ArtifactVersion) -> ArtifactVersion | None:
+    """Return a version with its number in the folder of a recording; None if only a database has it."""
+    try:
+        return _store(recording.base).resolve(f"{version.name}@{version.digest}")
+    except ArtifactNotFoundError:
+        return None
+
+
+def _sources(run: Run) -> list[ArtifactSource]:
+    return [observer for observer in run.observers if isinstance(observer, ArtifactSource)]
 
 
 def _recordings(run: Run) -> list[Recording]:
@@ -346,7 +393,7 @@ def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVers
 
     wanted = parse_reference(reference)
     stores = [_store(recording.base) for recording in recordings]
-    sources: list[ArtifactSource] = [o for o in run.observers if isinstance(o, ArtifactSource)]
+    sources = _sources(run)
     # A spool belongs to one run, and its numbers mean nothing to others.
     if recordings[0].is_spool and (wanted.number is not None or wanted.alias is not None):
         version = _fetch(sources, reference, stores[0])

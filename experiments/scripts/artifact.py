@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from sacristan.observers.artifacts.aliases import LATEST
-from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.media.kinds import Media
@@ -73,7 +72,7 @@ class UsedArtifact:
     def aliases(self) -> list[str]:
         """The aliases that name it, among them `latest`; change the list, and call `save`."""
         if self._aliases is None:
-            self._aliases = [] if self._version is None else _present_aliases(self._version)
+            self._aliases = [] if self._version is None else self._version.aliases
         return self._aliases
 
     def save(self) -> None:
@@ -82,12 +81,12 @@ class UsedArtifact:
         Raises:
             ArtifactError: If an alias cannot be moved.
         """
-        store, version = _store_of(self._stored), self._stored
-        wanted, before = set(self.aliases), set(_present_aliases(version))
+        version = self._stored
+        wanted, before = set(self.aliases), set(version.aliases)
         for alias in sorted(wanted - before - {LATEST}):
             version.alias(alias)
         for alias in sorted(before - wanted - {LATEST}):
-            store.alias(version.name, alias, None, was=version.version)
+            version.remove_alias(alias)
         self._aliases = None
 
     @property
@@ -246,17 +245,6 @@ class Artifact(UsedArtifact):
                 except OSError:
                     _copy(path, target, self._name)
             yield Path(folder)
-
-
-def _store_of(version: ArtifactVersion) -> ArtifactStore:
-    return ArtifactStore(version.contents.parent.parent)
-
-
-def _present_aliases(version: ArtifactVersion) -> list[str]:
-    """Return the aliases that name a version in its folder of runs, `latest` first."""
-    store = _store_of(version)
-    newest = [LATEST] if store.resolve(version.name).digest == version.digest else []
-    return [*newest, *(alias for alias, move in store.aliases(version.name).items() if move.digest == version.digest)]
 
 
 def _move_aliases(version: ArtifactVersion, aliases: Sequence[str]) -> None:

@@ -29,10 +29,13 @@ __all__ = [
     "LATEST",
     "AliasMoves",
     "Move",
+    "Named",
     "carried",
     "check_alias",
     "check_removable",
     "is_same",
+    "named_at",
+    "named_by",
     "next_move",
     "not_an_alias",
     "present_moves",
@@ -40,6 +43,8 @@ __all__ = [
 
 # Always names the newest version; nobody moves it.
 LATEST = "latest"
+# When an alias got what it names, as `Move.time`, and the digest of that version; None for no version.
+Named = tuple[str, str | None]
 _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[vV]?\d+")
 _FILE = re.compile(r"(?P<alias>.+)\.(?P<number>[1-9]\d{0,8})\.json")
@@ -158,8 +163,26 @@ def next_move(
         by=storable_text(by or user_name() or "user")[:_MAX_TEXT],
         via=via,
         run=run,
-        time=time or datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="microseconds"),
+        time=time or _time_text(datetime.now(UTC)),
     )
+
+
+def _time_text(time: datetime) -> str:
+    return time.replace(tzinfo=None).isoformat(timespec="microseconds")
+
+
+def named_at(time: datetime, digest: str) -> Named:
+    """Return what `latest` names, from when that version was created, in UTC."""
+    return _time_text(time), digest
+
+
+def named_by(places: Iterable[Mapping[str, Named]], digest: str) -> list[str]:
+    """Return the aliases that name a version, `latest` first; of several places, the one that moved it last counts."""
+    named: dict[str, Named] = {}
+    for place in places:
+        for alias, entry in place.items():
+            named[alias] = max(named.get(alias, entry), entry, key=lambda each: each[0])
+    return sorted((alias for alias in named if named[alias][1] == digest), key=lambda alias: (alias != LATEST, alias))
 
 
 def _expected(was: int | str) -> int | None:
@@ -258,8 +281,12 @@ class AliasMoves:
 
     def present(self) -> dict[str, Move]:
         """Return the last move of each alias that names a version, by alias, sorted."""
+        return present_moves(self.last_moves())
+
+    def last_moves(self) -> list[Move]:
+        """Return the last move of each alias, also of those that were removed."""
         found = (self.last(alias) for alias in self.numbers())
-        return present_moves(move for move in found if move is not None)
+        return [move for move in found if move is not None]
 
     @staticmethod
     def path(folder: Path, key: str) -> Path:

@@ -10,22 +10,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sacristan.observers.artifacts.version import AliasMover, ArtifactVersion, from_manifest
-from sacristan.observers.errors import ArtifactDamagedError
+from sacristan.observers.artifacts.version import AliasKeeper, ArtifactVersion, from_manifest
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.record.files import read_regular, sync_folder
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.stored_files import make_shared, share
 
-__all__ = ["Manifests", "put_once"]
+__all__ = ["Manifests", "checked_metadata", "put_once"]
 
 _log = logging.getLogger(__name__)
 
+MAX_METADATA_BYTES = 256 * 1024
+MAX_METADATA_DEPTH = 32
 _MANIFEST = re.compile(r"v([1-9]\d{0,8})\.json")
 _NO_HARD_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EINVAL}
 # How long to wait for a manifest whose number another process has claimed, without hard links.
@@ -35,10 +40,10 @@ _CLAIM_S = 2.0
 class Manifests:
     """The manifests in a folder, `<name>/v<number>.json`."""
 
-    def __init__(self, home: Path, contents: Path, mover: AliasMover) -> None:
+    def __init__(self, home: Path, contents: Path, keeper: AliasKeeper) -> None:
         self.home = home
         self.contents = contents
-        self._mover = mover
+        self._keeper = keeper
         # Digests of manifests that were read, so that frequent logging does not read all of them again.
         self._digests: dict[tuple, str] = {}
 
@@ -77,7 +82,7 @@ class Manifests:
             raise ArtifactDamagedError(
                 f"{name}:v{number}: its manifest {path} is damaged ({reason}); log its content again"
             ) from error
-        return from_manifest(document, name, number, self.contents, self._mover) if raw else None
+        return from_manifest(document, name, number, self.contents, self._keeper) if raw else None
 
     def remove(self, name: str, number: int) -> None:
         """Remove a manifest; a killed process leaves it or removes it."""
@@ -174,3 +179,35 @@ def put_once(path: Path, target: Path) -> bool:
         return False
     path.replace(target)
     return True
+
+
+def checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the metadata of a version as JSON."""
+
+    def as_json(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch; masked ones are null
+            is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
+            return (value.astype(str) if is_time else value).tolist()
+        raise TypeError(f"it holds a {type(value).__name__}")
+
+    if metadata is None:
+        return {}
+    try:
+        text = json.dumps(metadata, default=as_json)
+        checked = parse_json(text)
+        if not isinstance(checked, dict):
+            raise TypeError(f"it is a {type(metadata).__name__}")
+        if len(text) > MAX_METADATA_BYTES or _depth(checked) > MAX_METADATA_DEPTH:
+            raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
+    except Exception as error:  # an object may raise anything when it is inspected
+        raise ArtifactError(
+            f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
+        ) from error
+    return checked
+
+
+def _depth(value: Any) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import os
 import time
@@ -26,16 +25,20 @@ from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.observers.artifacts.aliases import (
+    LATEST,
     AliasMoves,
     Move,
+    Named,
     check_alias,
     check_removable,
     is_same,
+    named_at,
+    named_by,
     next_move,
     not_an_alias,
 )
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
-from sacristan.observers.artifacts.manifests import Manifests
+from sacristan.observers.artifacts.manifests import Manifests, checked_metadata
 from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
 from sacristan.observers.errors import (
     ArtifactDamagedError,
@@ -45,7 +48,6 @@ from sacristan.observers.errors import (
 )
 from sacristan.observers.record.copies import CopyProgress
 from sacristan.observers.record.files import shown_path, sync_file
-from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.locking import claimed
 from sacristan.observers.record.stored_files import make_shared
 
@@ -54,8 +56,6 @@ __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 _log = logging.getLogger(__name__)
 
 ARTIFACTS = "_artifacts"
-MAX_METADATA_BYTES = 256 * 1024
-MAX_METADATA_DEPTH = 32
 # Before the name of a content that is about to be deleted.
 _ASIDE = ".removing-"
 
@@ -88,11 +88,7 @@ class ArtifactStore:
         self.basedir = Path(basedir)
         self.root = self.basedir / ARTIFACTS
         self.contents = self.root / "contents"
-        self._manifests = Manifests(
-            self.root / "versions",
-            self.contents,
-            self._move_alias,
-        )
+        self._manifests = Manifests(self.root / "versions", self.contents, self)
 
     # ------------------------------------------------------------------ writing
 
@@ -123,7 +119,7 @@ class ArtifactStore:
             ArtifactError: If a name is invalid, a file cannot be read or is rejected (see `take_tree`), or the store
                 cannot be written; then no partial version is left.
         """
-        name, type, metadata = check_name(name), check_name(type, "artifact type"), _checked_metadata(metadata)
+        name, type, metadata = check_name(name), check_name(type, "artifact type"), checked_metadata(metadata)
         with self._writing(name, "make room or check its permissions, and log it again"):
             with Incoming(self.root) as incoming:
                 files = take_tree(Path(path), incoming, self._likely(name))
@@ -288,8 +284,23 @@ class ArtifactStore:
                     )
         return move
 
-    def _move_alias(self, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+    def move_alias(self, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+        """Let an alias name a version of this store; see `ArtifactVersion.alias`."""
         self.alias(version.name, alias, version.version, was)
+
+    def remove_alias(self, version: ArtifactVersion, alias: str) -> None:
+        """Remove an alias of a version of this store; see `ArtifactVersion.remove_alias`."""
+        self.alias(version.name, alias, None, was=version.version)
+
+    def aliases_of(self, version: ArtifactVersion) -> list[str]:
+        """Return the aliases that name a version of this store, `latest` first; see `ArtifactVersion.aliases`."""
+        return named_by([self.named(version.name)], version.digest)
+
+    def named(self, name: str) -> dict[str, Named]:
+        """Return what `latest` and all aliases of an artifact name, by alias."""
+        newest = self._manifests.latest(name)
+        latest = {} if newest is None else {LATEST: named_at(newest.created, newest.digest)}
+        return latest | {move.alias: (move.time, move.digest) for move in self._moves(name).last_moves()}
 
     def aliases(self, name: str) -> dict[str, Move]:
         """Return the last move of each alias of an artifact that names a version, by alias.
@@ -300,7 +311,7 @@ class ArtifactStore:
         Raises:
             ArtifactDamagedError: If a move cannot be read.
         """
-        return AliasMoves(self._folder(check_name(name)) / "aliases").present()
+        return self._moves(check_name(name)).present()
 
     def alias_moves(self, name: str) -> list[Move]:
         """Return all moves of the aliases of an artifact, the oldest first.
@@ -311,7 +322,10 @@ class ArtifactStore:
         Raises:
             ArtifactDamagedError: If a move cannot be read.
         """
-        return AliasMoves(self._folder(check_name(name)) / "aliases").all()
+        return self._moves(check_name(name)).all()
+
+    def _moves(self, name: str) -> AliasMoves:
+        return AliasMoves(self._folder(name) / "aliases")
 
     # ------------------------------------------------------------------ removing
 
@@ -446,7 +460,7 @@ class ArtifactStore:
     def _by_alias(self, name: str, alias: str, reference: str) -> ArtifactVersion | None:
         if not self._manifests.numbers(name):
             raise ArtifactNotFoundError(self._not_there(name, reference))
-        moves = AliasMoves(self._folder(name) / "aliases")
+        moves = self._moves(name)
         last = moves.last(alias)
         if last is None or last.version is None:
             raise not_an_alias(name, alias, shown_path(self.basedir), moves.present())
@@ -468,35 +482,3 @@ def _put_back(path: Path) -> None:
         path.unlink()
     else:
         path.rename(content)
-
-
-def _checked_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return metadata as JSON."""
-
-    def as_json(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return dict(value)
-        if hasattr(value, "tolist"):  # numbers and arrays of numpy and torch; masked ones are null
-            is_time = getattr(getattr(value, "dtype", None), "kind", "") in ("m", "M")
-            return (value.astype(str) if is_time else value).tolist()
-        raise TypeError(f"it holds a {type(value).__name__}")
-
-    if metadata is None:
-        return {}
-    try:
-        text = json.dumps(metadata, default=as_json)
-        checked = parse_json(text)
-        if not isinstance(checked, dict):
-            raise TypeError(f"it is a {type(metadata).__name__}")
-        if len(text) > MAX_METADATA_BYTES or _depth(checked) > MAX_METADATA_DEPTH:
-            raise ValueError(f"it is larger than {MAX_METADATA_BYTES // 1024} KiB or {MAX_METADATA_DEPTH} levels")
-    except Exception as error:  # an object may raise anything when it is inspected
-        raise ArtifactError(
-            f"artifact metadata: {error}; expected a dict of what JSON holds, up to 256 KiB; put more into a file"
-        ) from error
-    return checked
-
-
-def _depth(value: Any) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return 0 if inner is None else 1 + max(map(_depth, inner), default=0)

@@ -9,10 +9,10 @@ import io
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NoReturn, TypeGuard
+from typing import Any, NoReturn, Protocol, TypeGuard
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError
@@ -20,7 +20,7 @@ from sacristan.observers.record.copies import CopyProgress, copy_stream
 from sacristan.observers.record.files import open_regular, replacing
 
 __all__ = [
-    "AliasMover",
+    "AliasKeeper",
     "ArtifactFile",
     "ArtifactVersion",
     "Reference",
@@ -42,8 +42,17 @@ _REFERENCE = re.compile(
 )
 
 
-# Moves an alias to a version; the last argument is the version that it must name now.
-AliasMover = Callable[["ArtifactVersion", str, int | str | None], Any]
+class AliasKeeper(Protocol):
+    """Keeps the aliases of versions: a store, or a run, wherever it is recorded."""
+
+    def move_alias(self, version: ArtifactVersion, alias: str, was: int | str | None) -> None:
+        """Let an alias name a version; `was` is the version that it must name now."""
+
+    def remove_alias(self, version: ArtifactVersion, alias: str) -> None:
+        """Remove an alias, which must name a version now."""
+
+    def aliases_of(self, version: ArtifactVersion) -> list[str]:
+        """Return the aliases that name a version now, `latest` first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,14 +97,13 @@ class ArtifactVersion:
     made_by: str | None
     created: datetime
     contents: Path = dataclasses.field(repr=False, compare=False)
-    # Moves an alias here, in its store, and in the record of the run that has this version.
-    mover: AliasMover | None = dataclasses.field(default=None, repr=False, compare=False)
+    keeper: AliasKeeper | None = dataclasses.field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
         return f"{self.name}:v{self.version}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"mover": None}  # which holds the run, that no worker of a data loader needs
+        return self.__dict__ | {"keeper": None}  # which holds the run, that no worker of a data loader needs
 
     def entry(self) -> dict[str, Any]:
         """Return the entry of the version in a run's record."""
@@ -103,8 +111,8 @@ class ArtifactVersion:
 
     def manifest(self) -> builtins.bytes:
         """Return the content of the manifest, without the number, which the store assigns."""
-        document = {"format": FORMAT, **dataclasses.asdict(dataclasses.replace(self, mover=None))}
-        for name in ("version", "contents", "mover"):
+        document = {"format": FORMAT, **dataclasses.asdict(dataclasses.replace(self, keeper=None))}
+        for name in ("version", "contents", "keeper"):
             del document[name]
         return json.dumps(document | {"created": self.created.isoformat()}, indent=1).encode()
 
@@ -125,9 +133,30 @@ class ArtifactVersion:
             ArtifactMovedError: If it names another version than `was`, or is moved by another process meanwhile.
             ArtifactError: If the alias is invalid, or the store cannot be written.
         """
-        if self.mover is None:
+        self._keeper.move_alias(self, alias, was)
+
+    def remove_alias(self, alias: str) -> None:
+        """Remove an alias that names this version; its moves are kept.
+
+        Args:
+            alias: The alias.
+
+        Raises:
+            ArtifactMovedError: If it names another version.
+            ArtifactError: If there is no such alias, or the store cannot be written.
+        """
+        self._keeper.remove_alias(self, alias)
+
+    @property
+    def aliases(self) -> list[str]:
+        """The aliases that name this version now, `latest` first; of a run in a database alone, those there."""
+        return self._keeper.aliases_of(self)
+
+    @property
+    def _keeper(self) -> AliasKeeper:
+        if self.keeper is None:
             raise ArtifactError(f"{self}: its store is not known; get it from one: ArtifactStore(FOLDER).resolve(...)")
-        self.mover(self, alias, was)
+        return self.keeper
 
     def copy_to(self, folder: str | Path) -> Path:
         """Copy all files into a folder, and return the folder.
@@ -300,7 +329,7 @@ def parse_reference(text: Any) -> Reference:
 
 
 def from_manifest(
-    document: Any, name: str, number: int, contents: Path, mover: AliasMover | None = None
+    document: Any, name: str, number: int, contents: Path, keeper: AliasKeeper | None = None
 ) -> ArtifactVersion:
     """Return the version that a manifest describes."""
     try:
@@ -327,7 +356,7 @@ def from_manifest(
             made_by=document["made_by"],
             created=datetime.fromisoformat(document["created"]),
             contents=contents,
-            mover=mover,
+            keeper=keeper,
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ArtifactDamagedError(f"{name}:v{number}: its manifest is damaged ({error}); log it again") from error

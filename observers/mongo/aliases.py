@@ -13,7 +13,7 @@ from typing import Any
 
 from pymongo.errors import DuplicateKeyError
 
-from sacristan.observers.artifacts.aliases import Move, is_same, next_move, present_moves
+from sacristan.observers.artifacts.aliases import LATEST, Move, Named, is_same, named_at, next_move, present_moves
 from sacristan.observers.mongo.layout import Collections, Document, make_alias_indexes
 
 __all__ = ["MongoAliases", "alias_document"]
@@ -39,13 +39,23 @@ class MongoAliases:
 
     def present(self, name: str) -> dict[str, Move]:
         """Return the last move of each alias that names a version, by alias, sorted."""
+        return present_moves(self._last_moves(name))
+
+    def named(self, name: str) -> dict[str, Named]:
+        """Return what `latest` and all aliases of an artifact name, by alias."""
+        wanted = {"created": 1, "digest": 1}
+        newest = self._collections.artifacts.find_one({"name": name}, wanted, sort=[("version", -1)])
+        latest = {} if newest is None else {LATEST: named_at(newest["created"], newest["digest"])}
+        return latest | {move.alias: (move.time, move.digest) for move in self._last_moves(name)}
+
+    def _last_moves(self, name: str) -> list[Move]:
         last: list[Document] = [
             {"$match": {"artifact": name}},
             {"$sort": {"alias": 1, "number": 1}},
             {"$group": {"_id": "$alias", "move": {"$last": "$$ROOT"}}},
         ]
         moves = (Move.of(found["move"]) for found in self._collections.artifact_aliases.aggregate(last))
-        return present_moves(move for move in moves if move is not None)
+        return [move for move in moves if move is not None]
 
     def deliver(self, entry: Mapping[str, Any], version: int, run: str) -> None:
         """Carry out a move that a run's record names, unless that is done; a later move of others stays.
@@ -64,7 +74,10 @@ class MongoAliases:
                     "%s:%s stays as it is: it names %s, which is later than this run's move", name, alias, last
                 )
                 return
-            move = next_move(last, name, alias, (version, entry["digest"]), by=entry["by"], run=run, time=entry["time"])
+            if entry.get("removed") and (last is None or last.digest != entry["digest"]):
+                return  # it names another version by now
+            target = None if entry.get("removed") else (version, entry["digest"])
+            move = next_move(last, name, alias, target, by=entry["by"], run=run, time=entry["time"])
             if is_same(move, last):
                 return
             try:

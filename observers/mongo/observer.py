@@ -31,11 +31,13 @@ import_sacred()
 
 from sacred.observers import MongoObserver as SacredMongoObserver
 
+from sacristan.observers.artifacts.aliases import Named
 from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError, DestinationError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.contents import fetch
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import Destination, as_run_id, explain
@@ -324,6 +326,22 @@ class MongoObserver(_SpoolingObserver, SacredMongoObserver):
             return fetch(self._collections(), reference, root)
         except PyMongoError as error:
             raise ArtifactError(f"{reference}: MongoDB at {self.destination.label}: {explain(error)}") from error
+
+    def artifact_aliases(self, name: str) -> dict[str, Named]:
+        """Return what `latest` and each alias of an artifact name in the database; see `ArtifactSource`.
+
+        Args:
+            name: The artifact's name.
+
+        Raises:
+            ArtifactError: If the database cannot be reached or refuses.
+        """
+        if self._client is None:
+            return {}
+        try:
+            return MongoAliases(self._collections()).named(name)
+        except PyMongoError as error:
+            raise ArtifactError(f"{name}: MongoDB at {self.destination.label}: {explain(error)}") from error
 
     def join(self) -> None:
         """Deliver the rest, within `drain_s`, and report in one line what is not delivered."""

@@ -16,7 +16,7 @@ observer with `isinstance` for more:
     HasPlace              place             says where the record of a finished run is
     HasLoss               loss              says what that lacks
     LeasedObserver        beat_interval_s   writes a lease, which depends on the time between heartbeats
-    ArtifactSource        fetch_artifact    has versions of artifacts that this machine may not have
+    ArtifactSource        fetch_artifact, artifact_aliases    has versions of artifacts that this machine may not have
 
 If an event fails, the error is logged and the run continues; `keep_artifact`, `rewind_event` and `fetch_artifact`
 raise, because the run depends on their outcome. Runs are resumed in the folder of a `FileObserver` only.
@@ -191,4 +191,10 @@ class ArtifactSource(Protocol):
 
         `reference` is `name`, `name:latest`, `name:v3`, `name:` and an alias, or `name@` and the start of its digest.
         Raises ArtifactError if the source cannot be reached or refuses, or the version is damaged or cannot be kept.
+        """
+
+    def artifact_aliases(self, name: str) -> Mapping[str, tuple[str, str | None]]:
+        """Return for `latest` and each alias of an artifact when it got what it names, and the digest of that version.
+
+        Raises ArtifactError if the source cannot be reached or refuses.
         """

@@ -10,6 +10,7 @@ import pytest
 import sacristan
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
+from sacristan.experiments.scripts.artifact import log_artifact, use_artifact
 from sacristan.observers import ArtifactError, ArtifactMovedError, ArtifactStore, FileObserver, MongoObserver
 from sacristan.runs import ChangedError, RunNotFoundError, StoreError, open_store
 from tests.documents import checked
@@ -280,6 +281,48 @@ def test_run_in_a_database_alone_moves_the_alias_there(tmp_path, database, mongo
 
     record(uses, observer())
     assert database.runs.find_one({"_id": 2})["artifacts_used"][0]["reference"] == "net:best"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_aliases_of_an_artifact_in_a_script_are_those_of_its_store(tmp_path, request, kind, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    if kind == "folder":
+        url = where = str(tmp_path / "runs")
+    else:
+        url = request.getfixturevalue("mongo_url")
+        where = f"{url}/{request.getfixturevalue('database').name}"
+
+    def observer():
+        return FileObserver(where) if kind == "folder" else MongoObserver(url, db_name=where.rpartition("/")[2])
+
+    record(lambda _run: log_versions(_run, tmp_path / "in") and None, observer())
+    with open_store(where) as store:
+        for alias, version in (("champion", 3), ("old", 3), ("first", 1)):
+            store.aliases.move("net", alias, version)
+
+    def script(_run):
+        used = use_artifact(_run, "lab/net:v3")
+        assert used.aliases == ["latest", "champion", "old"]
+        used.aliases.append("best")
+        used.aliases.remove("old")
+        used.save()
+        assert used.aliases == ["latest", "best", "champion"]
+        assert use_artifact(_run, "net:v1").aliases == ["first"]
+        path = write_files(tmp_path / "in", {"net.pt": b"4"}) / "net.pt"
+        made = log_artifact(_run, path, "net", "model", ["champion"], None)
+        assert made.aliases == ["latest", "champion"]
+        assert use_artifact(_run, "net:v2").aliases == []
+
+    done = record(script, observer())
+    with open_store(where) as store:
+        assert {alias: move.version for alias, move in store.aliases.of("net").items()} == {
+            "best": 3,
+            "champion": 4,
+            "first": 1,
+        }
+        moves = [(move.alias, move.version) for move in store.aliases.moves("net") if move.run]
+        assert moves == [("best", 3), ("old", None), ("champion", 4)]
+        assert {move.run for move in store.aliases.moves("net")} == {None, done.meta_info["uid"]}
 
 
 def test_move_of_a_run_is_delivered_once_and_not_over_a_later_one(tmp_path, database, mongo_url, caplog):
