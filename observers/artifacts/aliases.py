@@ -27,6 +27,7 @@ from sacristan.observers.record.stored_files import share
 
 __all__ = [
     "LATEST",
+    "MAX_TEXT",
     "AliasMoves",
     "Move",
     "Named",
@@ -49,7 +50,7 @@ _ALIAS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _VERSION = re.compile(r"[vV]?\d+")
 _FILE = re.compile(r"(?P<alias>.+)\.(?P<number>[1-9]\d{0,8})\.json")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?")
-_MAX_BYTES, _MAX_TEXT = 2**16, 200
+_MAX_BYTES, MAX_TEXT = 2**16, 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,10 +89,10 @@ class Move:
         texts = [document.get(name) for name in ("digest", "run")]
         if not all(value is None or isinstance(value, int) for value in numbers):
             return None
-        if not all(value is None or (isinstance(value, str) and len(value) <= _MAX_TEXT) for value in texts):
+        if not all(value is None or (isinstance(value, str) and len(value) <= MAX_TEXT) for value in texts):
             return None
         is_valid = _ALIAS.fullmatch(document["alias"]) and document["number"] > 0 and _TIME.fullmatch(document["time"])
-        if not is_valid or max(len(document["by"]), len(document["via"])) > _MAX_TEXT:
+        if not is_valid or max(len(document["by"]), len(document["via"])) > MAX_TEXT:
             return None
         values: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         return cls(**values)
@@ -160,7 +161,7 @@ def next_move(
         version=None if version is None else version[0],
         digest=None if version is None else version[1],
         was=now,
-        by=storable_text(by or user_name() or "user")[:_MAX_TEXT],
+        by=storable_text(by or user_name() or "user")[:MAX_TEXT],
         via=via,
         run=run,
         time=time or _time_text(datetime.now(UTC)),

@@ -1,4 +1,4 @@
-"""Aliases of artifacts in MongoDB: one document per move, which never changes.
+"""Versions of artifacts in MongoDB: their aliases, one document per move, which never changes; and their download.
 
     artifact_aliases   _id NAME:ALIAS.NUMBER, artifact, and a `Move`
 
@@ -7,16 +7,26 @@ The `_id` is unique, so if two processes move an alias at once, one of them lear
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import gridfs
 from pymongo.errors import DuplicateKeyError
 
 from sacristan.observers.artifacts.aliases import LATEST, Move, Named, is_same, named_at, next_move, present_moves
+from sacristan.observers.artifacts.intake import Incoming
+from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
+from sacristan.observers.mongo.documents import content_id
 from sacristan.observers.mongo.layout import Collections, Document, make_alias_indexes
+from sacristan.observers.record.copies import CopyProgress
+from sacristan.observers.record.json_text import parse_json
 
-__all__ = ["MongoAliases", "alias_document"]
+__all__ = ["MongoAliases", "alias_document", "fetch"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,3 +95,58 @@ class MongoAliases:
             except DuplicateKeyError:
                 continue  # another process was faster
             return
+
+
+# ---------------------------------------------------------------------- downloading a version
+
+
+def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
+    """Download a version of an artifact, unless the local store below `root` has its contents; None if there is none.
+
+    `reference` is as for `ArtifactStore.resolve`, with the database's version numbers. Raises ArtifactError if it is
+    invalid or ambiguous, or the store cannot be written, ArtifactDamagedError if the database's copy is damaged, and
+    PyMongoError if the database cannot be reached or refuses.
+    """
+    document = _find(collections, parse_reference(reference))
+    if document is None:
+        return None
+    files = gridfs.GridFS(collections.database)
+    try:
+        manifest = parse_json(files.get(document["manifest_id"]).read())
+        version = from_manifest(manifest, document["name"], document["version"], root / "contents")
+        if version.digest != document["digest"]:
+            raise ValueError("its manifest is that of another content")
+        _download(version, files, root)
+    except OSError as error:
+        raise ArtifactError(
+            f"{reference}: {root} cannot be written ({error.strerror}); make room or check its permissions"
+        ) from error
+    except (gridfs.errors.NoFile, gridfs.errors.CorruptGridFile, KeyError, ValueError) as error:
+        raise ArtifactDamagedError(f"{reference}: it is damaged in the database: {error}") from error
+    return version
+
+
+def _find(collections: Collections, wanted: Reference) -> Document | None:
+    if wanted.alias is not None:
+        move = MongoAliases(collections).last(wanted.name, wanted.alias)
+        if move is None or move.digest is None:
+            return None
+        wanted = dataclasses.replace(wanted, digest=move.digest)
+    if wanted.digest is None:
+        number = {} if wanted.number is None else {"version": wanted.number}
+        return collections.artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])
+    query = {"name": wanted.name, "digest": re.compile(f"^{wanted.digest}")}
+    matches = list(collections.artifacts.find(query, {"files": 0}).limit(2))
+    if len(matches) > 1:
+        raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several contents; give more digits")
+    return matches[0] if matches else None
+
+
+def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:
+    with Incoming(root) as incoming, CopyProgress(str(version), version.bytes) as progress:
+        for file in {file.sha256: file for file in version.files}.values():
+            if not incoming.holds(file.sha256, file.bytes):
+                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes, progress)
+                if sha256 != file.sha256:
+                    raise ValueError(f"the content of {file.path} is not what was logged")
+        incoming.publish()

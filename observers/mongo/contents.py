@@ -27,7 +27,6 @@ import hashlib
 import io
 import logging
 import mimetypes
-import re
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -35,19 +34,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import bson
-import gridfs
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
-from sacristan.observers.artifacts.intake import Incoming
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
+from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
-from sacristan.observers.mongo.documents import Packer, files_in, object_id
-from sacristan.observers.mongo.layout import Collections, Document, make_artifact_indexes
-from sacristan.observers.record.copies import CopyProgress
+from sacristan.observers.mongo.documents import Packer, content_id, files_in, object_id
+from sacristan.observers.mongo.layout import Collections, make_artifact_indexes
 from sacristan.observers.record.files import open_regular
-from sacristan.observers.record.json_text import parse_json, storable_text
+from sacristan.observers.record.json_text import storable_text
 from sacristan.observers.record.stored_files import md5_in
 
 __all__ = [
@@ -57,8 +53,6 @@ __all__ = [
     "Upload",
     "artifact_id",
     "artifact_keys",
-    "content_id",
-    "fetch",
     "incomplete_files",
 ]
 
@@ -195,6 +189,7 @@ class Upload:
         file_id = content_id(sha256)
         is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
         if is_listed and file_id not in self.incomplete:
+            _note_use(self._collections, [file_id])
             return
         digest, md5 = hashlib.sha256(), hashlib.md5(usedforsecurity=False)
         while piece := stream.read(_CHUNK_BYTES):
@@ -207,14 +202,6 @@ class Upload:
         fields = {"filename": filename, "md5": md5.hexdigest(), "sha256": sha256}
         yield from send_file(self._collections, stream, file_id, fields)
         self.incomplete.discard(file_id)
-
-
-def content_id(sha256: str) -> Any:
-    """Return the id in GridFS of a content of artifacts.
-
-    Only artifacts share it: incense and Omniboard delete the files that Sacred's artifacts of a run refer to.
-    """
-    return object_id("artifact content", sha256)
 
 
 def send_file(collections: Collections, stream: BinaryIO, file_id: Any, fields: dict[str, Any]) -> Iterator[None]:
@@ -249,6 +236,18 @@ def incomplete_files(collections: Collections, ids: Collection[Any]) -> set[Any]
             if pieces.get(file["_id"], 0) >= -(-file["length"] // file["chunkSize"]):
                 complete.add(file["_id"])
     return set(listed) - complete
+
+
+def _note_use(collections: Collections, ids: Collection[Any]) -> None:
+    """Note that files are in use, if the user may: `sacristan gc` keeps what was used lately."""
+    listed, now = list(ids), datetime.now(UTC).replace(tzinfo=None)
+    try:
+        for start in range(0, len(listed), _BATCH_FILES):
+            wanted = {"_id": {"$in": listed[start : start + _BATCH_FILES]}}
+            collections.files.update_many(wanted, {"$set": {"used": now}})
+    except OperationFailure as error:
+        if error.code != 13:  # may insert, but not update
+            raise
 
 
 @dataclasses.dataclass
@@ -357,9 +356,15 @@ class ArtifactDelivery:
         if number is None or self._upload.incomplete:
             make_artifact_indexes(self._collections)
             version = self._store.resolve(f"{entry['name']}@{entry['digest']}")
-            for file in {file.sha256: file for file in version.files}.values():
-                with version.stored(file) as stream:
-                    yield from self._upload.send(stream, file.sha256, file.path)
+            files = {content_id(file.sha256): file for file in version.files}
+            waiting = set(files)
+            while waiting:  # again what `sacristan gc` has deleted meanwhile, as no document names it yet
+                for file_id in waiting:
+                    with version.stored(files[file_id]) as stream:
+                        yield from self._upload.send(stream, files[file_id].sha256, files[file_id].path)
+                _note_use(self._collections, files)
+                waiting = incomplete_files(self._collections, files)
+                self._upload.incomplete |= waiting
             manifest = version.manifest()
             manifest_sha256 = hashlib.sha256(manifest).hexdigest()
             yield from self._upload.send(io.BytesIO(manifest), manifest_sha256, f"{version}.json")
@@ -440,58 +445,3 @@ def _files(version: ArtifactVersion) -> list[dict[str, Any]]:
             break
         listed.append({**dataclasses.asdict(file), "file_id": content_id(file.sha256)})
     return listed
-
-
-# ---------------------------------------------------------------------- downloading a version of an artifact fro
-
-
-def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
-    """Download a version of an artifact, unless the local store below `root` has its contents; None if there is none.
-
-    `reference` is as for `ArtifactStore.resolve`, with the database's version numbers. Raises ArtifactError if it is
-    invalid or ambiguous, or the store cannot be written, ArtifactDamagedError if the database's copy is damaged, and
-    PyMongoError if the database cannot be reached or refuses.
-    """
-    document = _find(collections, parse_reference(reference))
-    if document is None:
-        return None
-    files = gridfs.GridFS(collections.database)
-    try:
-        manifest = parse_json(files.get(document["manifest_id"]).read())
-        version = from_manifest(manifest, document["name"], document["version"], root / "contents")
-        if version.digest != document["digest"]:
-            raise ValueError("its manifest is that of another content")
-        _download(version, files, root)
-    except OSError as error:
-        raise ArtifactError(
-            f"{reference}: {root} cannot be written ({error.strerror}); make room or check its permissions"
-        ) from error
-    except (gridfs.errors.NoFile, gridfs.errors.CorruptGridFile, KeyError, ValueError) as error:
-        raise ArtifactDamagedError(f"{reference}: it is damaged in the database: {error}") from error
-    return version
-
-
-def _find(collections: Collections, wanted: Reference) -> Document | None:
-    if wanted.alias is not None:
-        move = MongoAliases(collections).last(wanted.name, wanted.alias)
-        if move is None or move.digest is None:
-            return None
-        wanted = dataclasses.replace(wanted, digest=move.digest)
-    if wanted.digest is None:
-        number = {} if wanted.number is None else {"version": wanted.number}
-        return collections.artifacts.find_one({"name": wanted.name, **number}, {"files": 0}, sort=[("version", -1)])
-    query = {"name": wanted.name, "digest": re.compile(f"^{wanted.digest}")}
-    matches = list(collections.artifacts.find(query, {"files": 0}).limit(2))
-    if len(matches) > 1:
-        raise ArtifactError(f"{wanted.name}@{wanted.digest}: it stands for several contents; give more digits")
-    return matches[0] if matches else None
-
-
-def _download(version: ArtifactVersion, files: gridfs.GridFS, root: Path) -> None:
-    with Incoming(root) as incoming, CopyProgress(str(version), version.bytes) as progress:
-        for file in {file.sha256: file for file in version.files}.values():
-            if not incoming.holds(file.sha256, file.bytes):
-                sha256, _ = incoming.take(files.get(content_id(file.sha256)), file.bytes, progress)
-                if sha256 != file.sha256:
-                    raise ValueError(f"the content of {file.path} is not what was logged")
-        incoming.publish()

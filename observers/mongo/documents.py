@@ -46,6 +46,7 @@ __all__ = [
     "OUTPUT_TAIL_BYTES",
     "Packer",
     "RunDocument",
+    "content_id",
     "exact_part",
     "exact_time",
     "files_in",
@@ -70,6 +71,14 @@ def object_id(*parts: str | int) -> bson.ObjectId:
     """Return the ObjectId made from the first 12 bytes of a SHA-256."""
     text = "\0".join(map(str, parts))
     return bson.ObjectId(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:12])
+
+
+def content_id(sha256: str) -> Any:
+    """Return the id in GridFS of a content of artifacts.
+
+    Only artifacts share it: incense and Omniboard delete the files that Sacred's artifacts of a run refer to.
+    """
+    return object_id("artifact content", sha256)
 
 
 class Packer:

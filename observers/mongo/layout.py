@@ -8,6 +8,7 @@ No other module knows the names:
     media             one document per logged medium: an image, a sound, a table and so on
     artifacts         one document per version of an artifact
     artifact_aliases  one document per move of an alias of an artifact
+    removed_versions  who removed a version of an artifact
     sweeps, sweep_... sweeps: their definitions, claims, agents and trials
     views             named views of the runs
     reports, report_versions   pages of Markdown about the runs, and their earlier versions
@@ -73,6 +74,7 @@ _RESERVED = (
     "artifacts",
     "artifact_aliases",
     "removed",
+    "removed_versions",
     "sweeps",
     "sweep_claims",
     "sweep_agents",
@@ -88,7 +90,7 @@ _RESERVED = (
 # Collections without ids of files; others may have some, including those of other programs.
 _WITHOUT_FILES = re.compile(
     r"fs\..*|system\..*"
-    r"|(.*_)?(metrics|metrics_chunks|artifact_aliases|removed|sweeps|sweep_\w+|views|reports|report_versions)"
+    r"|(.*_)?(metrics|metrics_chunks|artifact_aliases|removed|removed_versions|sweeps|sweep_\w+|views|reports|report_versions)"
 )
 
 
@@ -110,6 +112,7 @@ class Collections:
         self.media: Collection[Document] = database[f"{start}media"]
         self.artifacts: Collection[Document] = database[f"{start}artifacts"]
         self.artifact_aliases: Collection[Document] = database[f"{start}artifact_aliases"]
+        self.removed_versions: Collection[Document] = database[f"{start}removed_versions"]
         self.removed: Collection[Document] = database[f"{start}removed"]
         self.sweeps: Collection[Document] = database[f"{start}sweeps"]
         self.sweep_claims: Collection[Document] = database[f"{start}sweep_claims"]

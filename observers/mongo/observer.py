@@ -37,8 +37,7 @@ from sacristan.observers.errors import ArtifactError, DestinationError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
-from sacristan.observers.mongo.aliases import MongoAliases
-from sacristan.observers.mongo.contents import fetch
+from sacristan.observers.mongo.aliases import MongoAliases, fetch
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import Destination, as_run_id, explain
 from sacristan.observers.mongo.layout import Collections, Document, check_collection

@@ -207,6 +207,8 @@ def _show(arguments: argparse.Namespace) -> int:
         facts += [(f"data {name}", version) for name, version in run["data"].items()]
         facts += [(name, value_text(value)) for name, value in dotted({"result": run["result"]}).items()]
     facts += [("used by", count_text(len(shown["used_by"]), "run"))]
+    for gone in shown["removed"]:
+        facts.append((f"v{gone['version']} removed", f"{gone['time'].replace('T', ' ')} UTC, by {gone['by']}"))
     print_text(f"{shown['name']}:v{shown['version']}", "bold")
     print_table([Column(is_kept=True), Column()], [[Cell(name), Cell(text)] for name, text in facts])
     if run is not None and run["metrics"]:

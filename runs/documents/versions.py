@@ -64,6 +64,24 @@ class VersionRun(TypedDict):
     metrics: dict[str, dict[str, Any]]
 
 
+class RemovedVersion(TypedDict):
+    """A version of the artifact that was removed.
+
+    Attributes:
+        version: Its number.
+        by: Who removed it.
+        via: How the name is known: `board`, `token` or `proxy`; empty for the user of a process.
+        time: When, in UTC.
+        digest: Its digest.
+    """
+
+    version: int
+    by: str
+    via: str
+    time: str
+    digest: str
+
+
 class ShownVersion(TypedDict):
     """A version of an artifact; printed by `show`.
 
@@ -75,6 +93,7 @@ class ShownVersion(TypedDict):
         files: Its files.
         made_by, used_by: Uids of the runs that logged and used it.
         run: The run that logged it first; null if it is not in the store.
+        removed: The versions of the artifact that were removed.
     """
 
     name: str
@@ -89,6 +108,7 @@ class ShownVersion(TypedDict):
     made_by: list[str]
     used_by: list[str]
     run: VersionRun | None
+    removed: list[RemovedVersion]
 
 
 class ComparedVersions(TypedDict):
@@ -135,6 +155,7 @@ def shown_version(store: Store, version: StoredArtifact) -> ShownVersion:
         made_by=list(version.made_by),
         used_by=list(version.used_by),
         run=None if run is None else _run_of(run),
+        removed=[RemovedVersion(version=n, **note) for n, note in store.aliases.removed_versions(version.name).items()],  # type: ignore[typeddict-item]  # its entries
     )
 
 

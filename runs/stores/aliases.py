@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import re
 import time
 from collections.abc import Collection, Iterable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.observers.artifacts.aliases import (
     LATEST,
+    MAX_TEXT,
     Move,
     carried,
     check_alias,
@@ -20,6 +24,7 @@ from sacristan.observers.artifacts.aliases import (
 from sacristan.observers.artifacts.version import check_name, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.record.identity import is_uid
+from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import GRACE_S, Removed
 from sacristan.runs.stores.record import RunStore
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Aliases"]
 
-_KIND = "aliases"
+_KIND, _REMOVED = "aliases", "removed_versions"
 
 
 class Aliases:
@@ -92,6 +97,8 @@ class Aliases:
                 )
                 raise RunNotFoundError(f"{reference}: {where} has no artifact {wanted.name}; {hint}")
             known = f"it has v{versions[0].version} to v{versions[-1].version}"
+            if gone := self.removed_versions(wanted.name).get(number or 0):
+                known += f"; {gone['by']} removed v{number} on {gone['time'][:16].replace('T', ' ')} UTC"
             raise RunNotFoundError(f"{reference}: {where} has no such version of {wanted.name}; {known}")
         return found[-1]
 
@@ -186,14 +193,35 @@ class Aliases:
     def remove_versions(self, versions: Iterable[StoredArtifact]) -> Removed:
         """Remove versions, and delete the contents that no other version has; an error leaves those that follow.
 
+        `removed_versions` returns from then on who removed them: `Store.author`.
+
         Raises:
             StoreError: If an alias names one, it is the newest, or it cannot be removed.
         """
         removed = Removed()
+        author = self._store.author
+        by = {"by": storable_text(author.name)[:MAX_TEXT], "via": author.via}
         for each in versions:
+            note = {"digest": each.digest, **by, "time": _now()}
+            # First: as long as the version is there, the note says nothing.
+            self._store.backend.documents.change(
+                _REMOVED, f"v{each.version}", functools.partial(_noted, note), each.name
+            )
             self._store.backend.remove_version(each.name, each.version)
         self._store.backend.reclaim(removed, GRACE_S)
         return removed
+
+    def removed_versions(self, name: str) -> dict[int, dict[str, str]]:
+        """Return who removed which version of an artifact: `by`, `via`, `time` in UTC, and its `digest`, by number."""
+        _checked(check_name, name)
+        notes = self._store.backend.documents.read(_REMOVED, name)
+        numbers = {int(key[1:]): note for key, note in notes.items() if re.fullmatch(r"v\d{1,9}", key)}
+        there = {each.version for each in self._store.backend.artifact_versions(name)} if numbers else set()
+        return {
+            number: {entry: str(note.get(entry, "")) for entry in ("by", "via", "time", "digest")}
+            for number, note in sorted(numbers.items())
+            if number not in there and isinstance(note, dict)
+        }
 
     def _next(self, last: Move | None, name: str, alias: str, version: int | None, was: int | str | None) -> Move:
         target = None if version is None else (version, self._require(name, version).digest)
@@ -219,6 +247,14 @@ def _last_use(version: StoredArtifact) -> float:
     """Return when a version was logged, or the last run started that logged or used it; uids begin with that time."""
     runs = [int(uid[:12], 16) / 1000 for uid in (*version.made_by, *version.used_by) if is_uid(uid)]
     return max([0.0 if version.created is None else version.created.timestamp(), *runs])
+
+
+def _now() -> str:
+    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+
+
+def _noted(note: dict[str, str], now: Any) -> dict[str, str]:
+    return note
 
 
 def _by_alias(moves: Iterable[Move]) -> dict[str, list[Move]]:

@@ -119,6 +119,7 @@ class Documents(abc.ABC):
     | `reports` | empty | letters and digits | a report, as it is now |
     | `report_versions` | empty | REPORTvNUMBER | an earlier version of a report |
     | `aliases` | an artifact | alias and number | a move of an alias of it; written once |
+    | `removed_versions` | an artifact | `v` and number | who removed that version: `by`, `via`, `time`, `digest` |
     | `sweeps` | empty | a sweep | its definition, and `stopped` |
     | `sweep_claims` | a sweep | POINT/ATTEMPT | `sweep`, `trial`, `attempt`, `agent`, and `lease`, that of the run |
     | `sweep_agents` | a sweep | an agent | `agent`, and its `lease` |

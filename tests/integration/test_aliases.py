@@ -1,6 +1,7 @@
 """Aliases of artifacts in stores, from the code of runs, on the command line, and in reproduced runs."""
 
 import json
+import re
 import sys
 import threading
 from pathlib import Path
@@ -185,6 +186,8 @@ def test_versions_are_shown_and_compared_with_their_runs(tmp_path, capsys, reque
 
 
 def test_old_versions_are_removed_but_for_those_with_aliases(where, capsys, monkeypatch):
+    monkeypatch.setenv("SACRISTAN_USER", "ada")
+
     def call(*words):
         code = main(["artifacts", words[0], "--store", where, *words[1:]])
         captured = capsys.readouterr()
@@ -204,6 +207,12 @@ def test_old_versions_are_removed_but_for_those_with_aliases(where, capsys, monk
     assert "artifacts gc removes 1 version, 1 bytes; add --yes if nobody can be asked" in err
     document = checked("artifacts", call("gc", "--older-than", "0s", "--keep-aliased", "--yes", "--json")[1])
     assert document["versions"] == ["net:v2"]
+    code, _, err = call("show", "net:v2")
+    assert code == 1
+    assert "it has v1 to v3; ada removed v2 on 20" in err
+    assert re.search(r"v2 removed +20.* UTC, by ada", call("show", "net")[1])
+    [gone] = checked("artifacts", call("show", "net", "--json")[1])["removed"]
+    assert (gone["version"], gone["by"]) == (2, "ada")
     with open_store(where) as store:
         assert [version.version for version in store.artifact_versions("net")] == [1, 3]
         with pytest.raises(RunNotFoundError, match=r"net:v2: .* has no such version"):

@@ -28,8 +28,9 @@ from sacristan.observers import (
     MongoObserver,
 )
 from sacristan.observers.artifacts.version import content_path
-from sacristan.observers.mongo.contents import ArtifactDelivery, Upload, artifact_id, content_id
+from sacristan.observers.mongo.contents import ArtifactDelivery, Upload, artifact_id
 from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo.documents import content_id
 from sacristan.observers.mongo.layout import Collections
 from sacristan.runs import sync
 from sacristan.runs.query.index.scanning import run_folders

@@ -17,7 +17,8 @@ import pytest
 from sacristan.__main__ import main as runs_command
 from sacristan.observers import ArtifactError, ArtifactStore
 from sacristan.observers.artifacts.version import content_path
-from sacristan.observers.mongo.contents import content_id, send_file
+from sacristan.observers.mongo.contents import send_file
+from sacristan.observers.mongo.documents import content_id
 from sacristan.observers.mongo.layout import Collections, make_run_indexes
 from sacristan.runs import open_store
 from tests.terminals import run_in_terminal

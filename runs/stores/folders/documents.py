@@ -2,6 +2,7 @@
 
     .views/NAME.json                 a saved view; reports and their versions are in .reports and .report_versions
     _artifacts/versions/NAME/aliases the moves of the aliases of an artifact
+    _artifacts/versions/NAME/removed who removed a version of it
     RUN/notes.json, RUN/notified/    the notes on a run, and a file for each message
     RUN/run.json                     its status
     RUN/claims/2.json, 2.lease       the second claim on a queued run, and the lease of the process that asked to begin
@@ -214,6 +215,14 @@ class _Aliases(_Shared):
 
     def save(self, name: str, before: Any, document: Any) -> bool:
         return AliasMoves(self.folder).write(self.place(name).name, document)
+
+
+class _RemovedVersions(_Shared):
+    """Who removed which version of an artifact."""
+
+    def __init__(self, base: Path, owner: Any) -> None:
+        super().__init__(base, owner, "")
+        self.folder = base / ARTIFACTS / "versions" / owner / "removed"
 
 
 class _Messages(_Files):
@@ -432,6 +441,7 @@ _KINDS: dict[str, Callable[[Path, Any], _Files]] = {
     "claims": _Claims,
     **{kind: functools.partial(_Shared, kind=kind) for kind in ("views", "reports", "report_versions")},
     "aliases": _Aliases,
+    "removed_versions": _RemovedVersions,
     "sweeps": _Sweeps,
     "sweep_claims": _SweepClaims,
     "sweep_agents": _Agents,

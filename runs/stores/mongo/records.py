@@ -16,7 +16,7 @@ from sacristan.configs.map import value_at
 from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.mongo.contents import fetch
+from sacristan.observers.mongo.aliases import fetch
 from sacristan.observers.mongo.documents import exact_part, exact_time, files_in, object_id, restore, stored_key
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.points.points import summarize

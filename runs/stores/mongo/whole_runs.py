@@ -22,7 +22,7 @@ from sacristan.observers.artifacts.aliases import check_removable
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.mongo.documents import Packer, object_id
+from sacristan.observers.mongo.documents import Packer, content_id, object_id
 from sacristan.observers.mongo.layout import may_name_files
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.schema import (
@@ -322,11 +322,14 @@ class Remover:
         for name in self._names():
             for document in self.database[name].find({}, dict.fromkeys(_OWN, 0)):
                 named.update(_ids(document))
-                for listed in _cut_off(document):
-                    try:
+                try:
+                    for listed in _cut_off(document):
                         named.update(_ids(parse_json(self.mongo.fs.get(listed).read())))
-                    except Exception:  # an unreadable list may name anything
-                        unreadable.append(str(document["_id"]))
+                    if "manifest_id" in document and document["num_files"] > len(document["files"]):
+                        manifest = parse_json(self.mongo.fs.get(document["manifest_id"]).read())
+                        named.update(content_id(file["sha256"]) for file in manifest["files"])
+                except Exception:  # an unreadable list may name anything
+                    unreadable.append(str(document["_id"]))
         return named, unreadable
 
     def _delete_files(self, keys: Iterable[Any], oldest: datetime | None = None) -> list[Any]:
@@ -348,7 +351,8 @@ class Remover:
 def _is_shared(file: Mapping[str, Any]) -> bool:
     """Tell whether a file belongs to no single run: a large entry, or a content."""
     if file.get("uid") is None:
-        return file["_id"] == object_id("sha256", str(file.get("sha256")))
+        sha256 = str(file.get("sha256"))
+        return file["_id"] in (object_id("sha256", sha256), content_id(sha256))
     return file["uid"] in _SHARED_OWNERS
 
 

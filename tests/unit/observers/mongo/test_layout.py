@@ -25,6 +25,7 @@ def test_collections_are_called_by_their_prefix(database, prefix, start):
         "media": f"{start}media",
         "artifacts": f"{start}artifacts",
         "artifact_aliases": f"{start}artifact_aliases",
+        "removed_versions": f"{start}removed_versions",
         "removed": f"{start}removed",
         "sweeps": f"{start}sweeps",
         "sweep_claims": f"{start}sweep_claims",
