@@ -181,7 +181,7 @@ def test_a_damaged_manifest_hides_no_other(client_of, tmp_path):
     assert client_of(tmp_path).get("/artifacts").status_code == 200
 
 
-def test_alias_is_moved_by_keyboard_on_a_phone_and_a_stale_page_is_told(watched, serve, aliased):
+def test_alias_is_moved_by_keyboard_on_a_phone_and_a_stale_page_is_told(aliased, watched, serve):
     watch = watched(viewport={"width": 390, "height": 800})
     page = watch.page
     page.goto(f"{serve(aliased)}/artifacts/net")
@@ -207,7 +207,7 @@ def test_alias_is_moved_by_keyboard_on_a_phone_and_a_stale_page_is_told(watched,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_pages_are_accessible(watched, serve, logged, aliased, scheme):
+def test_pages_are_accessible(logged, aliased, watched, serve, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
     page = watched(color_scheme=scheme).page

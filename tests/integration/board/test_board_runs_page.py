@@ -385,7 +385,7 @@ def test_workspace_of_a_database_is_arranged_saved_selected_and_live(watched, se
 
 
 @pytest.mark.slow
-def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(watched, serve, tmp_path):
+def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(tmp_path, watched, serve):
     for number in range(1, 221):
         run = tmp_path / str(number)
         run.mkdir()

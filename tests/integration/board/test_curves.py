@@ -102,7 +102,7 @@ def test_colours_of_what_is_shown_together_are_told_apart(watched, serve, many, 
 
 
 @pytest.mark.slow
-def test_run_keeps_its_colour_while_others_come_and_go(watched, serve, many, many_store, tmp_path):
+def test_run_keeps_its_colour_while_others_come_and_go(many, many_store, watched, serve, tmp_path):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs")
     drawn(page)
@@ -133,7 +133,7 @@ def test_run_keeps_its_colour_while_others_come_and_go(watched, serve, many, man
     assert {dash for _, dash in page.evaluate(STYLES).values()} == {""}
 
 
-def test_colour_that_people_choose_is_kept_with_the_run(watched, serve, many_store):
+def test_colour_that_people_choose_is_kept_with_the_run(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs/3")
     page.click("#choose-colour")
@@ -159,7 +159,7 @@ def test_colour_that_people_choose_is_kept_with_the_run(watched, serve, many_sto
 
 
 @pytest.mark.parametrize("group", ["", "width"])
-def test_runs_and_groups_are_coloured_by_a_setting(watched, serve, many_store, group):
+def test_runs_and_groups_are_coloured_by_a_setting(many_store, watched, serve, group):
     watch = watched()
     page = watch.page
     page.goto(f"{serve(many_store)}/runs?group={group}")
@@ -181,7 +181,7 @@ def test_runs_and_groups_are_coloured_by_a_setting(watched, serve, many_store, g
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", ["", "width"])
-def test_names_colour_runs_and_groups_as_well(watched, serve, many_store, group):
+def test_names_colour_runs_and_groups_as_well(many_store, watched, serve, group):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?group={group}&colour=kind")
     drawn(page)
@@ -210,7 +210,7 @@ STYLES_OF_MANY = """async () => {
 
 
 @pytest.mark.slow
-def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(watched, serve, tmp_path):
+def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(tmp_path, watched, serve):
     for number in range(1, 61):
         run = tmp_path / str(number)
         run.mkdir()
@@ -230,7 +230,7 @@ def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(
     assert page.evaluate(STYLES_OF_MANY) == [[250, None], [250, "260 curves share 250 styles"], [9, None]]
 
 
-def test_legends_highlight_and_hide(watched, serve, many_store):
+def test_legends_highlight_and_hide(many_store, watched, serve):
     page = watched(viewport={"width": 1200, "height": 2400}).page
     page.goto(f"{serve(many_store)}/runs?layout=charts&panel=train/loss, seen")
     drawn(page)
@@ -261,7 +261,7 @@ def test_legends_highlight_and_hide(watched, serve, many_store):
 
 
 @pytest.mark.slow
-def test_legends_scales_and_dialogs_are_accessible_in_the_dark_and_on_a_phone(watched, serve, many_store):
+def test_legends_scales_and_dialogs_are_accessible_in_the_dark_and_on_a_phone(many_store, watched, serve):
     page = watched(viewport={"width": 390, "height": 844}, color_scheme="dark").page
     page.goto(f"{serve(many_store)}/runs?panel=train/loss, seen&legend=*&legend=train/loss, seen&colour=lr")
     figure(page, "train/loss, seen")
@@ -284,7 +284,7 @@ def test_legends_scales_and_dialogs_are_accessible_in_the_dark_and_on_a_phone(wa
 # ---------------------------------------------------------------------- ranges
 
 
-def test_range_of_y_is_set_kept_and_reset(watched, serve, many_store):
+def test_range_of_y_is_set_kept_and_reset(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?panel=train/loss")
     drawn(page)
@@ -317,7 +317,7 @@ def test_range_of_y_is_set_kept_and_reset(watched, serve, many_store):
 
 
 @pytest.mark.slow
-def test_saved_view_keeps_how_curves_are_drawn(watched, serve, many_store):
+def test_saved_view_keeps_how_curves_are_drawn(many_store, watched, serve):
     page = watched().page
     query = "x=seen&y=0..1.5 train/loss&ignore_outliers=1&colour=lr&legend=*&legend=seen&hide=3"
     page.goto(f"{serve(many_store)}/runs?where=width<6&{query}")
@@ -339,7 +339,7 @@ def test_saved_view_keeps_how_curves_are_drawn(watched, serve, many_store):
     assert max(map(float, texts.all_text_contents())) <= 1.5
 
 
-def test_any_metric_of_the_page_is_chosen_as_axis(watched, serve, many_store):
+def test_any_metric_of_the_page_is_chosen_as_axis(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?panel=train/loss")
     drawn(page)
@@ -353,7 +353,7 @@ def test_any_metric_of_the_page_is_chosen_as_axis(watched, serve, many_store):
     assert page.locator(".lines .title").first.text_content() == "seen"
 
 
-def test_metric_of_one_point_is_drawn_as_dots(watched, serve, many_store):
+def test_metric_of_one_point_is_drawn_as_dots(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs/3?tab=curves")
     drawn(page)
@@ -375,7 +375,7 @@ def apart(plot, reading):
     )
 
 
-def test_pointer_reads_beside_the_plot(watched, serve, many_store):
+def test_pointer_reads_beside_the_plot(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?where=width<4")
     drawn(page)
@@ -388,7 +388,7 @@ def test_pointer_reads_beside_the_plot(watched, serve, many_store):
         assert apart(plot, reading)
 
 
-def test_keys_read_points_and_zoom(watched, serve, many_store):
+def test_keys_read_points_and_zoom(many_store, watched, serve):
     page = watched().page
     page.goto(f"{serve(many_store)}/runs?where=width<4&layout=charts&panel=seen")
     drawn(page)
@@ -440,7 +440,7 @@ def touched(watched):
         yield page, touch
 
 
-def test_finger_reads_by_a_tap_and_while_it_is_held(touched, serve, many_store):
+def test_finger_reads_by_a_tap_and_while_it_is_held(many_store, touched, serve):
     page, touch = touched
     page.goto(f"{serve(many_store)}/runs?where=width<4&layout=charts")
     drawn(page)

@@ -73,7 +73,7 @@ def living(request, tmp_path):
             client.drop_database(name)
 
 
-def test_what_was_chosen_of_the_workspace_stays_while_a_run_logs(watched, serve, living):
+def test_what_was_chosen_of_the_workspace_stays_while_a_run_logs(living, watched, serve):
     where, log = living
     log("loss=280 seen=0", *(f"loss={1 + step / 10} seen={step * 128}" for step in range(1, 10)))
     page = watched(viewport={"width": 1200, "height": 1800}).page
@@ -112,7 +112,7 @@ def test_what_was_chosen_of_the_workspace_stays_while_a_run_logs(watched, serve,
     assert page.locator("figure[data-panel=loss] g[data-key]").count() == 0  # hidden as before
 
 
-def test_runs_that_live_are_named_and_end_in_sight(watched, serve, living):
+def test_runs_that_live_are_named_and_end_in_sight(living, watched, serve):
     where, log = living
     log("loss=1")
     page = watched().page
@@ -131,7 +131,7 @@ def test_runs_that_live_are_named_and_end_in_sight(watched, serve, living):
     assert page.locator("#num-selected").inner_text() == "1 run selected"
 
 
-def test_report_follows_a_run_that_logs(watched, serve, living):
+def test_report_follows_a_run_that_logs(living, watched, serve):
     where, log = living
     log("loss=1", "loss=0.75")
     page = watched().page
@@ -151,7 +151,7 @@ def test_report_follows_a_run_that_logs(watched, serve, living):
     page.wait_for_selector("article td:has-text('COMPLETED')")
 
 
-def test_models_page_shows_what_a_run_logs(watched, serve, living):
+def test_models_page_shows_what_a_run_logs(living, watched, serve):
     where, log = living
     page = watched().page
     page.goto(f"{serve(where)}/models")

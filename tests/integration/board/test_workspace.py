@@ -513,7 +513,7 @@ ENDS = """(place) => [...document.querySelectorAll(place)].map((one) => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(watched, serve, tmp_path, width):
+def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(tmp_path, watched, serve, width):
     names = [f"validation/retrieval_of_a_very_long_data_set_in_many_languages/recall_at_{num:06}" for num in (10, 100)]
     run = tmp_path / "1"
     run.mkdir()
