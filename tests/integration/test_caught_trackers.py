@@ -314,6 +314,7 @@ trainer = lightning.Trainer(
     enable_model_summary=False, enable_checkpointing=False,
 )
 trainer.fit(Net(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 2))
+logger.experiment.track(7.0, name="late")  # opens the run again, which the end of the training has closed
 logger.experiment.close()
 settings = transformers.GPT2Config(vocab_size=11, n_positions=8, n_embd=8, n_layer=1, n_head=1)
 data = [{"input_ids": torch.arange(4), "labels": torch.arange(4)} for _ in range(4)]
@@ -340,9 +341,10 @@ def test_loggers_of_aim_for_lightning_and_transformers_are_recorded(tmp_path):
     assert not (tmp_path / ".aim").exists()
     losses = done.stdout.splitlines()[-1].removeprefix("done ")
     with open_store(tmp_path / "my_runs") as store:
-        first, second = sorted(store.find(), key=lambda found: found.id)
+        first, late, second = sorted(store.find(), key=lambda found: found.id)
+        assert curves_of(late) == {"late": ([0], [7.0])}
         assert (first.info["project"], curves_of(first)["train/loss"][0]) == ("digits", [0, 1, 2, 3])
         assert first.config["lr"] == 0.1
         curves = curves_of(second)
-        assert (second.name, str(curves["train/loss"][1])) == ("gpt", losses)
-        assert curves["train/loss"][0] == curves["eval/loss"][0] == [2, 4]
+        assert (second.name, str(curves["loss"][1])) == ("gpt", losses)
+        assert curves["loss"][0] == curves["eval/loss"][0] == [2, 4]

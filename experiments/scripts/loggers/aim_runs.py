@@ -58,6 +58,7 @@ class _Calls:
         self, run: Any, run_hash: Any = None, *, experiment: str | None = None, read_only: bool = False, **_: Any
     ) -> None:
         if not read_only:
+            self._closed.discard(run.hash)  # a run may be opened again
             self._runs.begin(run.hash, project=experiment)
 
     def track(
