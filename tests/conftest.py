@@ -97,6 +97,7 @@ def pytest_collection_finish() -> None:
     sys.dont_write_bytecode = True
     gc.freeze()
     gc.enable()
+    gc.set_threshold(20_000, 20, 20)  # syntax trees and configs are many small objects, none of which are garbage yet
 
 
 @pytest.hookimpl(wrapper=True)

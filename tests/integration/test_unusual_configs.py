@@ -148,7 +148,8 @@ def lab(tmp_path):
     return Lab(tmp_path)
 
 
-@pytest.mark.parametrize("named", ["", pytest.param("other", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("named", ["", "other"])
 def test_all_kinds_are_resumed_forked_reproduced_and_read_as_a_file(lab, named):
     settings = ["seed=0", *filter(None, [named])]
     lab.python("unusual.py", "with", *settings)
