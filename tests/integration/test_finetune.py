@@ -31,6 +31,13 @@ def test_printed_digits_are_drawn_by_the_seed_alone():
     one, same, other = (finetune.printed_digits(num=20, seed=seed) for seed in (0, 0, 1))
     assert np.array_equal(one[0], same[0])
     assert not np.array_equal(one[0], other[0])
+    # How much of the images is covered, and the weight of its columns.
+    found = [one[0].sum(), (one[0] * np.arange(8)).sum()]
+    assert found == pytest.approx([306.75, 1098.69], rel=2e-3)
+
+
+def test_named_configs_are_small():
+    assert finetune.ex.run("print_config", named_configs=["fast"]).config["model"]["options"]["widths"] == [8]
 
 
 @pytest.mark.slow

@@ -662,6 +662,7 @@ def test_too_few_points_refused(store):
         ("model.name in [cnn, rnn]", "3"),
         ("model.name in ('cnn',) or lr=1", "35"),
         ("lr not in (0.1, 0.5)", "23567"),
+        ("lr NOT IN (0.1,\n 0.5)", "23567"),
         ("model.name='cnn or lr=0.1'", ""),
         ("model.name~^c or lr=0.1", "13"),
         ("note=this or that", ""),

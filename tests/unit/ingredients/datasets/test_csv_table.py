@@ -222,6 +222,14 @@ def test_checkpoint_of_an_earlier_version_knows_its_columns(tmp_path):
         read(tmp_path, "a,y", "5,0", trained=old)
 
 
+def test_category_of_an_earlier_version_is_named_by_its_number(tmp_path):
+    state = trained_on(tmp_path, *ZIPS, categorical="zip").state_dict()
+    del state["table"]["verbatim"]
+    state["table"]["categories"] = {"zip": ("1234", "94110")}
+    old = preparation_of({"preparation": state}, "x.pt")
+    assert read(tmp_path, "zip,y", "01234,a", "94110,b", trained=old).inputs.tolist() == [[1, 0], [0, 1]]
+
+
 def test_preparation_of_a_table_holds_plain_values(tmp_path):
     state = trained_on(tmp_path, *TOWNS[:3], categorical="auto").state_dict()
     torch.save(state, tmp_path / "state.pt")
