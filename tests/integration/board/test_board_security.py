@@ -62,10 +62,10 @@ def test_wrong_token_is_refused(client_of, recorded):
     assert client.get("/runs").status_code == 401
 
 
-@pytest.mark.parametrize("target", ["/runs?sort=lr", "//evil.example", "https://evil.example", "/\\evil.example"])
+@pytest.mark.parametrize("target", ["/runs?sort=lr", "//evil.example", "https://evil.example", "/\\evil.example", None])
 def test_login_leads_to_a_page_of_the_board(client_of, recorded, target):
     client = client_of(recorded, token=TOKEN)
-    data = {"token": TOKEN, "next": target}
+    data = {"token": TOKEN, **({} if target is None else {"next": target})}
     answer = client.post("/login", data=data, follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"] == (target if target == "/runs?sort=lr" else "/")

@@ -51,8 +51,9 @@ def trained_by(num, path, *words):
     return torch.load(path, weights_only=True)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (case != "normalised")) for case in CASES]
+)
 def test_two_ranks_come_to_what_one_process_does(by_two, case):
     assert_alike(by_two[case], train(case))
 
