@@ -216,7 +216,7 @@ FORMATS = {
     "name",
     [
         "secret.json",
-        "logs",
+        pytest.param("logs", marks=pytest.mark.slow),
         pytest.param("wandb", marks=[pytest.mark.slow, WANDB]),
         *(
             pytest.param(name, marks=pytest.mark.slow)

@@ -236,7 +236,11 @@ def test_a_disk_that_is_full_fails_the_run_and_leaves_no_folder_in_its_place(kin
     [
         (["--format", "mlflow"], "got no place for mlflow, expected -o FOLDER, or for mlflow the address of a server"),
         (["--format", "tensorboard", "-o", "http://h"], "got the address http://h, expected a file"),
-        (["--format", "mlflow", "-o", "{store}/1/run.json"], "is no folder that MLflow still writes to"),
+        pytest.param(
+            ["--format", "mlflow", "-o", "{store}/1/run.json"],
+            "is no folder that MLflow still writes to",
+            marks=pytest.mark.slow,  # imports MLflow
+        ),
         (["--format", "mlflow", "-o", "x", "--metrics", "a"], "add --format csv"),
         (["--format", "rocrate"], "got no file, expected -o FILE.zip"),
         (["--format", "parquet"], "got no file, expected -o FILE.parquet"),

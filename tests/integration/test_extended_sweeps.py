@@ -98,7 +98,7 @@ def test_extended_grid_tries_the_new_points_and_keeps_the_others(sweep, request,
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("method", ["random", "bayes", "gp", "cma-es", "qmc"])
+@pytest.mark.parametrize("method", ["random", "bayes", pytest.param("gp", marks=pytest.mark.slow), "cma-es", "qmc"])
 def test_extended_search_continues_in_the_wider_space(sweep, request, method, place):
     before = {"x": {"min": 1.0, "max": 2.0}, "y": {"min": 1, "max": 4}, "n": {"values": ["a", "b"]}}
     after = {**before, "x": {"min": 0.0, "max": 5.0}, "n": {"values": ["a", "b", "c"]}}

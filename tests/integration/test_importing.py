@@ -248,6 +248,7 @@ def test_event_files_are_read_whole_with_media_and_hyperparameters(tmp_path, sto
     assert {each.outcome for each in take(tmp_path / "tb", store)} == {"present"}
 
 
+@pytest.mark.slow
 def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, store):
     pytest.importorskip("lightning")
     from lightning.pytorch.loggers import CSVLogger

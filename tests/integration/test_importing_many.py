@@ -60,6 +60,7 @@ def calls_of_each(runs):
         counts.append(count)
 
 
+@pytest.mark.slow
 def test_import_calls_as_many_functions_for_a_run_in_a_large_store_as_in_an_empty_one(tables, stores):
     path = tables(300)
     outcomes, counts = calls_of_each(import_foreign(path, stores[0]))

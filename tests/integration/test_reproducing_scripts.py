@@ -188,7 +188,7 @@ def in_a_point(folder, monkeypatch):
     path.write_bytes(path.read_bytes()[:-2] + b"..")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("tamper", "options", "code", "causes"),
     [
