@@ -32,12 +32,11 @@ __all__ = [
 ]
 
 _ROOT = Path(__file__).parents[1]
-_HEADER = re.compile("^(Name|Version): *(.*)$", re.MULTILINE)
 
 # Returns the text of one of the files with a package's metadata, or at least so much of it; None if there is none.
 Reader = Callable[..., str | None]
 # Most metadata name the package within so much text; a readme may be a hundred times as long.
-_HEAD = 1024
+_HEAD = 256
 
 
 class Package:
@@ -51,8 +50,14 @@ class Package:
 
     def _fields(self, size: int) -> dict[str, str]:
         text = self.read("METADATA", size) or self.read("PKG-INFO", size) or ""
-        head = text.partition("\n\n")[0]
-        return dict(_HEADER.findall(head if size < 0 else head.rpartition("\n")[0]))
+        fields: dict[str, str] = {}
+        for line in text.splitlines(keepends=True):
+            name, _, value = line.partition(":")
+            if name in ("Name", "Version") and (size < 0 or line.endswith("\n")):  # else the rest of it is missing
+                fields[name] = value.strip()
+            if len(fields) == 2 or not line.strip():  # below the empty line is the readme
+                break
+        return fields
 
     @property
     def modules(self) -> list[str]:
@@ -125,7 +130,8 @@ def _readers_in(folder: Path, _: int, has_finders: bool) -> list[tuple[str, Read
 
 def _normalized(name: str) -> str:
     """Return the form in which names of packages are compared (PEP 503)."""
-    return re.sub("[-_.]+", "-", name).lower()
+    name = name.lower().replace("_", "-").replace(".", "-")
+    return re.sub("-+", "-", name) if "--" in name else name
 
 
 def _of_distribution(distribution: Any, name: str, size: int = -1) -> str | None:
@@ -137,11 +143,13 @@ def _read(folder: str, name: str, size: int = -1) -> str | None:
         handle = os.open(f"{folder}{os.sep}{name}", os.O_RDONLY)
     except OSError:
         return None
-    with os.fdopen(handle, "rb", buffering=0) as stream:
-        try:
-            return stream.read(size).decode("utf-8", "replace").replace("\r\n", "\n")
-        except OSError:  # it is a folder
-            return None
+    try:
+        data = os.read(handle, os.fstat(handle).st_size if size < 0 else size)
+    except OSError:  # it is a folder
+        return None
+    finally:
+        os.close(handle)
+    return data.decode("utf-8", "replace").replace("\r\n", "\n")
 
 
 def checkout() -> Path | None:
