@@ -268,6 +268,10 @@ class AliasMoves:
             last[match["alias"]] = max(last.get(match["alias"], 0), int(match["number"]))
         return last
 
+    def keys(self) -> list[str]:
+        """Return the `Move.key` of all moves."""
+        return sorted(f"{match['alias']}.{match['number']}" for match in self._files())
+
     def all(self) -> list[Move]:
         """Return all moves, in the order of their times; damaged ones are errors."""
         found = [self._read(match["alias"], int(match["number"])) for match in self._files()]

@@ -213,6 +213,9 @@ class _Aliases(_Shared):
     def load(self, name: str, entries: Collection[str] | None = None) -> Any:
         return super().load(name) if entries is None or entries else {}
 
+    def names(self, where: Mapping[str, Collection[Any]] | None) -> Iterator[str]:
+        return iter(AliasMoves(self.folder).keys())  # of ten thousand moves, the files are not looked at
+
     def save(self, name: str, before: Any, document: Any) -> bool:
         return AliasMoves(self.folder).write(self.place(name).name, document)
 
