@@ -17,9 +17,9 @@ from sacristan.runs.board.rendering import render, run_url
 from sacristan.runs.board.views import Chart, RunsView, rooted
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, watched
 from sacristan.runs.comparison.report_blocks import CHARTS, KINDS, Block, chosen_runs, run_table, value_of
-from sacristan.runs.comparison.report_pages import as_html, as_markdown, html_table, plain_text, rendered
+from sacristan.runs.comparison.report_pages import as_html, as_markdown, html_table, plain_text, problem_html, rendered
 from sacristan.runs.drawing.markup import Markup, element
-from sacristan.runs.errors import ChangedError
+from sacristan.runs.errors import ChangedError, RunsError, StoreAwayError
 from sacristan.runs.query.names import split_names
 from sacristan.runs.stores.small_documents import Report
 
@@ -60,14 +60,29 @@ def _shown(visit: Visit, text: str) -> Markup:
         visit.store.max_age_s = 0.0
 
 
+def _table(visit: Visit, block: Block) -> Markup:
+    return html_table(run_table(visit.store, block), lambda run: run_url(run.id))
+
+
+def _value(visit: Visit, block: Block) -> Markup:
+    run, name, value = value_of(visit.store, block)
+    return element("a", plain_text(name, value), href=run_url(run.id), title=f"run {run.id}, {name}")
+
+
+# Blocks that the server shows, each with its tag.
+_TEXTS: dict[str, tuple[str, Callable[[Visit, Block], Markup]]] = {"runs": ("div", _table), "value": ("span", _value)}
+
+
 def _block(visit: Visit, block: Block, number: int) -> Markup:
-    if block.kind == "runs":
-        table = html_table(run_table(visit.store, block), lambda run: run_url(run.id))
-        return element("div", table, data_live=f"block-{number}")
-    if block.kind == "value":
-        run, name, value = value_of(visit.store, block)
-        link = element("a", plain_text(name, value), href=run_url(run.id), title=f"run {run.id}, {name}")
-        return element("span", link, class_="value", data_live=f"block-{number}")
+    if block.kind in _TEXTS:
+        tag, make = _TEXTS[block.kind]
+        try:
+            text = make(visit, block)
+        except StoreAwayError:
+            raise
+        except RunsError as error:  # its runs or metrics may come
+            text = problem_html(block.source, error)
+        return element(tag, text, data_live=f"block-{number}")
     if block.kind in CHARTS:
         Chart.of(block.title)  # says what is wrong
     runs = chosen_runs(visit.store, block, ("uid",))

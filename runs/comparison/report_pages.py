@@ -45,7 +45,17 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-__all__ = ["Show", "as_html", "as_markdown", "html_table", "plain_text", "read_page", "rendered", "write_page"]
+__all__ = [
+    "Show",
+    "as_html",
+    "as_markdown",
+    "html_table",
+    "plain_text",
+    "problem_html",
+    "read_page",
+    "rendered",
+    "write_page",
+]
 
 # Returns what a page shows for a block.
 Show = Callable[[Block], Markup]
@@ -161,7 +171,12 @@ def _block_html(self: Any, tokens: Sequence[Token], index: int, options: Any, en
     except StoreAwayError:
         raise
     except RunsError as error:
-        return element("span", element("code", token.content), f" {error}", class_="problem")
+        return problem_html(token.content, error)
+
+
+def problem_html(source: str, error: RunsError) -> Markup:
+    """Return what stands in the place of a block that cannot be shown."""
+    return element("span", element("code", source), f" {error}", class_="problem")
 
 
 def _image_html(self: Any, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:

@@ -101,8 +101,8 @@ async function load(figure) {
     showLegendOfAll();
   } catch (error) {
     if (number < figure.numAsked) return;
-    // Of more runs a chart may be drawn; a board that is away comes back.
-    if (isChart(figure) || error.isAway) again.set(figure, performance.now() + 5000);
+    // Of more runs a chart may be drawn, a metric comes, and so does a board that is away.
+    again.set(figure, performance.now() + 5000);
     notes.textContent = error.message;
     notes.classList.add("problem");
     if (error.isAway) due.set(figure, "load");

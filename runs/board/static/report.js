@@ -11,6 +11,8 @@ showPanels(article);
 onLook((page) => {
   const fresh = page?.getElementById("report-head")?.dataset;
   if (fresh && fresh.version !== version && number === version) location.reload(); // somebody saved another text
+  const numOf = (place) => place.querySelectorAll("article.report figure").length;
+  if (page && numOf(page) !== numOf(document)) location.reload(); // a block can be drawn now, or no longer
   return followPanels(article, page);
 });
 

@@ -31,7 +31,7 @@ async function load(figure) {
     figure.querySelector(".plot").hidden = false;
     await draw(figure);
   } catch (error) {
-    state.again = error.isAway ? performance.now() + 5000 : Infinity;
+    state.again = performance.now() + 5000; // the board comes back, or the metric comes
     notes.textContent = error.message;
     notes.classList.add("problem");
     figure.querySelector(".plot").hidden = !state.found; // what was drawn stays

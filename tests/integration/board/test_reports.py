@@ -207,6 +207,8 @@ def test_two_who_edit_a_report_are_told_and_lose_nothing(own_store, watched, ser
     ann, bob = (window.page for window in windows)
     ann.goto(f"{base}/runs?token={secrets['ann']}")
     bob.goto(f"{base}/runs?token={secrets['bob']}")
+    for window in (ann, bob):
+        window.wait_for_selector("tr[data-run='1']")  # the login has led there
     ann.goto(f"{base}/reports")
     ann.keyboard.press("n")
     ann.wait_for_url("**/reports/new")
