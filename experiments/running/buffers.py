@@ -20,12 +20,24 @@ from typing import Any
 from sacred.metrics_logger import ScalarMetricLogEntry
 
 from sacristan.configs.later import numpy as np
-from sacristan.experiments.running.logged_values import as_name, as_number, as_step, caller, check_countable, located
+from sacristan.experiments.running.logged_values import (
+    EXACT,
+    FLOATS,
+    as_name,
+    as_number,
+    as_numbers,
+    as_step,
+    caller,
+    check_countable,
+    located,
+    split_numbers,
+)
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.media import __all__ as KINDS
 from sacristan.observers.media.kinds import Media
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.points.live_points import Row
 from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints, PointLog
 from sacristan.observers.record.points.points import POINT, Metric, Names, split_metrics
 from sacristan.observers.record.run_clock import now as run_time
@@ -34,8 +46,8 @@ __all__ = ["MAX_WAITING_BYTES", "MediaBuffer", "MetricsBuffer"]
 
 _log = logging.getLogger(__name__)
 
-# A float of 64 bits holds every integer up to here.
-_EXACT = 2**53
+# Numbers that are packed as a row, at the least and at the most, and how many rows are known at the most.
+_LEAST_ROW, _MOST_ROW, _MOST_ROWS = 3, 1000, 100
 # A Python built without it has no quick way to log; `_is_gil_enabled` is there from 3.13 on.
 _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 
@@ -51,8 +63,9 @@ class MetricsBuffer:
     def __init__(self) -> None:
         self._started = run_time()
         self._logs: list[PointLog] = []
-        # Metrics whose points need no more than a look at the types of value and step.
+        # Metrics whose points need no more than a look at the types of value and step, and rows of them.
         self._quick: dict[str, Metric] = {}
+        self._rows: dict[tuple[str, ...], Row] = {}
         # Metrics that were warned about; the empty name stands for the run.
         self._warned: set[str] = set()
         self._lock = threading.RLock()
@@ -71,7 +84,7 @@ class MetricsBuffer:
             logs.append(PointLog())
             logs[0].begin(self._started)
         logs[0].keeps_new = keeps_new
-        self._logs, self._live, self._quick = logs, logs[0].live, {}
+        self._logs, self._live, self._quick, self._rows = logs, logs[0].live, {}, logs[0].rows
         for log in before:
             log.drain()
             new = log.take_new()
@@ -85,7 +98,7 @@ class MetricsBuffer:
             metric = self._quick[name]
             kind = type(value)
             if (
-                (kind is float or (kind is int and -_EXACT <= value <= _EXACT))
+                (kind in FLOATS or (kind is int and -EXACT <= value <= EXACT))
                 and (type(step) is int or step is None)
                 and self._live.add(metric, step, value, run_time())
             ):
@@ -95,22 +108,40 @@ class MetricsBuffer:
         self._take_any(name, value, step)
 
     def log_quickly(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
-        """Log those of several values that need no more than a look at their types; return the others."""
+        """Log those of several values that are plain numbers, under names that were logged before; return the others.
+
+        At a given step they are a row, which is packed by one call.
+        """
         if type(step) is not int and step is not None:
             return values
+        now = run_time()
         left: dict[str, Any] = {}
-        quick, add, now = self._quick, self._live.add, run_time()
-        for name, value in values.items():
-            kind = type(value)
+        numbers = as_numbers(values)
+        if numbers is None:
+            numbers, left = split_numbers(values)
+        if step is not None and _LEAST_ROW <= len(numbers) <= _MOST_ROW and -(2**63) <= step < 2**63:
+            names = (*numbers,)
+            row = self._rows.get(names) or self._new_row(names)
+            if row is not None and self._live.add_row(row, step, numbers.values(), now):
+                return left
+        quick, add = self._quick, self._live.add
+        for name, value in numbers.items():
             try:
-                if (kind is float or (kind is int and -_EXACT <= value <= _EXACT)) and add(
-                    quick[name], step, value, now
-                ):
+                if add(quick[name], step, value, now):
                     continue
-            except (KeyError, TypeError, struct.error):
+            except (KeyError, struct.error):
                 pass
             left[name] = value
         return left
+
+    def _new_row(self, names: tuple[str, ...]) -> Row | None:
+        """Return a row of metrics, which is kept; None if one of them needs more than a look, or there are too many."""
+        quick, rows = self._quick, self._rows
+        metrics = [quick[name] for name in names if name in quick]
+        if len(metrics) < len(names) or len(rows) >= _MOST_ROWS:
+            return None
+        row = rows[names] = Row(metrics)
+        return row
 
     def _take_any(self, name: Any, value: Any, step: Any) -> None:
         now = run_time()
@@ -243,7 +274,7 @@ class MetricsBuffer:
 
     def after_fork_in_child(self) -> None:
         """Send points to the parent from now on; its memory is not touched."""
-        self._is_child, self._quick = True, {}
+        self._is_child, self._quick, self._rows = True, {}, {}
         self._lock = threading.RLock()
         if self._children is not None:
             self._children.after_fork()
@@ -277,6 +308,7 @@ class MetricsBuffer:
         self._quick = {}
         for log in self._logs:
             log.count_from(position)
+        self._rows = self._logs[0].rows
 
 
 def _countable(step: int | float | None, known: Metric | None) -> int | float | None:

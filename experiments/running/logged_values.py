@@ -6,7 +6,7 @@ import math
 import operator
 import reprlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,29 @@ import sacred
 
 from sacristan.observers.errors import MetricError
 
-__all__ = ["as_name", "as_number", "as_step", "caller", "check_countable", "located"]
+__all__ = [
+    "EXACT",
+    "FLOATS",
+    "Numbers",
+    "as_name",
+    "as_number",
+    "as_numbers",
+    "as_step",
+    "caller",
+    "check_countable",
+    "located",
+    "split_numbers",
+]
 
 # Frames in here are not the caller's.
 _OURS = tuple(map(str, (Path(__file__).parent, Path(__file__).parents[1] / "scripts", Path(sacred.__file__).parent)))
 # NumPy's kinds that are no numbers: complex, times, objects, texts.
 _NO_NUMBERS = frozenset("cmMOSU")
 _LAST_STEP = 2**63 - 1
+# A float of 64 bits holds every integer up to here.
+EXACT = 2**53
+# Types whose values a float holds exactly; that of NumPy joins them when it is first logged.
+FLOATS: set[type] = {float, bool}
 
 
 def as_name(name: Any) -> str:
@@ -53,6 +69,44 @@ def as_number(value: Any) -> float | int | Callable[[], float]:
         return float(value)
     except Exception as error:
         raise MetricError(f"got {_shown(value)}, which cannot be made a float ({type(error).__name__})") from error
+
+
+class Numbers(dict[str, Any]):
+    """Plain numbers by name: checked once, by `as_numbers`, for all that they are passed on to."""
+
+
+def as_numbers(values: Mapping[str, Any]) -> Numbers | None:
+    """Return values by name if all are plain numbers, which a float holds exactly, else None."""
+    if type(values) is Numbers:
+        return values
+    if FLOATS.issuperset(map(type, values.values())) or all(map(_is_plain, values.values())):
+        return Numbers(values)
+    return None
+
+
+def _is_plain(value: Any) -> bool:
+    """Tell whether a value is a number that is packed without a call of Python code, and that a float holds exactly."""
+    kind = type(value)
+    return kind in FLOATS or (kind is int and -EXACT <= value <= EXACT)
+
+
+def split_numbers(values: Mapping[str, Any]) -> tuple[Numbers, dict[str, Any]]:
+    """Return the values that are plain numbers, or scalars of NumPy or of torch on the CPU, and the others."""
+    numbers, others = Numbers(), {}
+    for name, value in values.items():
+        number = value
+        if not _is_plain(value) and hasattr(value, "dtype") and getattr(value, "is_cpu", True):
+            try:
+                number = as_number(value)
+            except Exception:  # of any object; whoever logs it alone says what is wrong
+                number = None
+            if isinstance(value, float) and type(value).__module__ == "numpy":
+                FLOATS.add(type(value))
+        if _is_plain(number):
+            numbers[name] = number
+        else:
+            others[name] = value
+    return numbers, others
 
 
 def _of_tensor(value: Any) -> float | int | Callable[[], float]:

@@ -59,6 +59,19 @@ class LoggingRun(Run):
         """
         self._recorder.log(values, step)
 
+    def log_quickly(self, values: Mapping[str, Any], step: int | None = None) -> Mapping[str, Any]:
+        """Log those of many values that are plain numbers of metrics which were logged before; return the others.
+
+        Args:
+            values: As for `log`, and anything else.
+            step: As for `log`.
+
+        Returns:
+            The others, by name, for `log`: new names, media, tensors on a GPU, what is no number. All of them in a
+            trial of a sweep.
+        """
+        return self._recorder.metrics.log_quickly(values, step)
+
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, a `Table`, a `Video` or another of the `Media` of the package `observers`.
 

@@ -115,9 +115,12 @@ class Recorder:
 
     def log(self, values: Mapping[str, Any], step: int | None) -> None:
         """Log numbers and media; see `LabRun.log`."""
+        values = self.metrics.log_quickly(values, step)
+        if not values:
+            return
         errors: list[MetricError | MediaError] = []
         pruned = None
-        for name, value in self.metrics.log_quickly(values, step).items():
+        for name, value in values.items():
             try:
                 if isinstance(value, Media):
                     self.log_media(name, value, step)

@@ -31,6 +31,7 @@ from sacred.utils import SacredInterrupt
 
 from sacristan.configs.installation import entry_points
 from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running.logged_values import Numbers
 from sacristan.experiments.scripts.loggers import LOGGERS
 from sacristan.experiments.scripts.parsers import PARSERS
 from sacristan.observers.errors import ArtifactError, MediaError, MetricError
@@ -48,6 +49,7 @@ __all__ = ["Capture", "capture", "told", "watched"]
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"
+_NUMBERS = (float, int)
 # What a capture knows of the current run alone.
 _OF_A_RUN = (
     "_calls",
@@ -101,8 +103,8 @@ class Capture:
         self._warned: set[tuple[str, str]] = set()
         # Libraries that people have been told of.
         self._named: set[str] = set()
-        # The library, step and value that each metric was logged with last.
-        self._last: dict[str, tuple[str, Any, Any]] = {}
+        # By library and metric: the step and the values that it was logged with last, unless another one repeated it.
+        self._last: dict[str, dict[str, tuple[Any, Mapping[str, Any]]]] = {}
         self._has_settings = False
         self.is_guest = self._is_left = self._stands_in = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
@@ -231,9 +233,7 @@ class Capture:
             return
         if library not in self._calls or call not in self._calls[library]:
             self._note(library, call)
-        for name, value in values.items():
-            if self._is_repeated(name, value, step, library):
-                continue
+        for name, value in self._new_ones(values, step, library).items():
             try:
                 if self.is_guest and self._is_left_out(name, value, step):
                     continue
@@ -241,15 +241,47 @@ class Capture:
             except MetricError as error:
                 self._warn(library, f"{call} {name}", str(error))
 
-    def _is_repeated(self, name: str, value: Any, step: Any, library: str) -> bool:
-        """Return whether another library has just logged the same point."""
-        last = self._last.get(name)
-        if isinstance(value, int | float):
-            self._last[name] = (library, step, value)
-        if last is None or last[0] == library or last[1:] != (step, value) or step is None:
-            return False
-        self._warn(name, "repeated", f"{name} is logged with {last[0]} and {library}; equal points are recorded once")
-        return True
+    def log_quickly(self, values: Mapping[str, Any], step: Any, *, library: str, call: str) -> Mapping[str, Any]:
+        """Log metrics, as `log` does, that are plain numbers and were logged before; return the others."""
+        run = self.run
+        if run is None or self.is_guest:
+            return values
+        if library not in self._calls or call not in self._calls[library]:
+            self._note(library, call)
+        return run.log_quickly(self._new_ones(values, step, library), step)
+
+    def _new_ones(self, values: Mapping[str, Any], step: Any, library: str) -> Mapping[str, Any]:
+        """Return the values that no other library has just logged as well, and remember those that are numbers."""
+        own = self._last.get(library)
+        if own is None:
+            own = self._last[library] = {}
+        if len(self._last) > 1 and step is not None:
+            values = self._without_repeated(values, step, library)
+        if type(values) is Numbers:
+            own.update(dict.fromkeys(values, (step, values)))
+        else:
+            for name, value in values.items():
+                if isinstance(value, _NUMBERS):
+                    own[name] = step, {name: value}
+        return values
+
+    def _without_repeated(self, values: Mapping[str, Any], step: Any, library: str) -> Mapping[str, Any]:
+        for other, points in list(self._last.items()):
+            repeated = {
+                name: value
+                for name, value in values.items()
+                if (last := points.get(name)) is not None
+                and (last[0] == step and isinstance(value, _NUMBERS) and last[1][name] == value)
+                and other != library
+            }
+            for name in repeated:
+                points.pop(name, None)
+                self._last[library][name] = step, repeated
+                said = f"{name} is logged with {other} and {library}; equal points are recorded once"
+                self._warn(name, "repeated", said)
+            if repeated:
+                values = {name: value for name, value in values.items() if name not in repeated}
+        return values
 
     def config(self, values: Any, typed: Iterable[str] = (), *, library: str, call: str) -> None:
         """Add settings to the config.

@@ -106,7 +106,7 @@ class History:
             ConfigError: If `step` is no whole number.
         """
         with self._lock:
-            if step is not None and not self._open(_whole(step)):
+            if step is not None and not self._open(step if type(step) is int else _whole(step)):
                 return
             closes = step is None if commit is None else commit
             if self.rules:

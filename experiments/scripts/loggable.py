@@ -7,24 +7,26 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from sacred.utils import SacredInterrupt
+
 from sacristan.configs.map import flattened
+from sacristan.experiments.running.logged_values import as_numbers
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
 
-__all__ = ["QUICK", "LogWriter", "flat"]
+__all__ = ["LogWriter", "flat"]
 
 _log = logging.getLogger(__name__)
 
-# Types that a run takes as they are.
-QUICK = frozenset((float, int, bool))
 # Arrays with more entries become histograms, as in W&B.
 _MOST_ENTRIES, _NUM_BINS = 32, 32
 
 
 def flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return values by name, those of nested mappings by names joined with dots."""
-    if QUICK.issuperset(map(type, values.values())):
-        return values
+    """Return values by name, those of nested mappings by names joined with dots; `Numbers` if all are plain."""
+    numbers = as_numbers(values)
+    if numbers is not None:
+        return numbers
     if any(isinstance(value, Mapping) for value in values.values()):
         return dict(flattened(values, "", ".", lambda value: isinstance(value, Mapping)))
     return values
@@ -34,7 +36,7 @@ class LogWriter:
     """Writes what a script logs into a run; each value that it cannot take is named in one warning, and left out.
 
     Args:
-        run: The run, a `LabRun`.
+        run: The run, a `LabRun`, or another object with its `log`, `log_quickly` and `info`.
     """
 
     def __init__(self, run: Any) -> None:
@@ -42,14 +44,9 @@ class LogWriter:
         self._warned: set[str] = set()
 
     def write(self, values: Mapping[str, Any], step: Any) -> None:
-        """Log values by name at one step."""
-        if QUICK.issuperset(map(type, values.values())):
-            try:
-                self._run.log(values, step)
-            except MetricError as error:
-                self._warn(", ".join(values), error)
-            return
-        for name, value in values.items():
+        """Log values by name at one step; all of them, before what ends a trial of a sweep is raised."""
+        pruned = None
+        for name, value in self._run.log_quickly(values, step).items():
             for each in _loggable(value, self._warned):
                 try:
                     self._run.log({name: each}, step)
@@ -57,6 +54,10 @@ class LogWriter:
                         self._run.info.setdefault("summary", {})[name] = value if isinstance(value, str) else str(value)
                 except (MetricError, MediaError) as error:
                     self._warn(name, error)
+                except SacredInterrupt as end:
+                    pruned = end
+        if pruned is not None:
+            raise pruned
 
     def _warn(self, name: str, error: Exception) -> None:
         if name not in self._warned:
@@ -68,7 +69,7 @@ def _loggable(value: Any, warned: set[str]) -> Iterator[Any]:
     """Yield the numbers and media that a value is recorded as; none for None."""
     if value is None:
         return
-    if type(value) in QUICK or isinstance(value, Media):
+    if isinstance(value, (float, int, Media)):
         yield value
     elif isinstance(value, str):
         yield Text(value)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sacristan
+from sacristan.experiments.running.trial import Pruned
 from sacristan.experiments.scripts import tracking
+from sacristan.experiments.scripts.loggable import LogWriter
 from sacristan.ingredients import ConfigError
 from sacristan.observers import ArtifactError
 from sacristan.runs import open_store
-from tests.processes import PIPE, run
+from tests.processes import PIPE, Process, run
 
 
 @pytest.fixture(autouse=True)
@@ -364,3 +368,96 @@ def test_end_is_seen_whatever_the_script_catches_and_replaces(tmp_path, code):
     assert (found.status, done.returncode) == QUIET_ENDS[code]
     assert "exit_code" not in found["info"]
     assert "does not tell" not in done.stderr
+
+
+ROWS_OF_A_CHILD = """
+import os
+import sacristan
+
+run = sacristan.init()
+names = [f"metric_{number}" for number in range(5)]
+for step in range(10):
+    run.log(dict.fromkeys(names, float(step)), step=step)
+pid = os.fork()
+if pid == 0:
+    for step in range(10, 15):
+        run.log(dict.fromkeys(names, float(step)), step=step)
+    os._exit(0)
+os.waitpid(pid, 0)
+for step in range(15, 20):
+    run.log(dict.fromkeys(names, float(step)), step=step)
+"""
+
+
+def test_rows_of_a_forked_child_are_the_runs_and_overwrite_none(tmp_path):
+    (tmp_path / "train.py").write_text(ROWS_OF_A_CHILD)
+    done = run([sys.executable, "train.py"], cwd=tmp_path, stderr=PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    for number in range(5):
+        steps, values = curve(recorded(), f"metric_{number}")
+        assert sorted(steps) == list(range(20))
+        assert values == [float(step) for step in steps]
+
+
+ROWS_FOR_EVER = """
+import itertools
+import sacristan
+
+run = sacristan.init()
+for step in itertools.count():
+    run.log({f"metric_{number}": step + number / 32 for number in range(20)}, step=step)
+"""
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(60, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])])
+def test_script_that_is_killed_while_it_logs_rows_keeps_each_of_them(tmp_path, wait_for, count):
+    chance = random.Random(count)
+    for number in range(count):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "train.py").write_text(ROWS_FOR_EVER)
+        with Process([sys.executable, "train.py"], cwd=folder, stdout=PIPE, stderr=PIPE) as process:
+            points = folder / "my_runs" / "1" / "metrics.bin"
+            wait_for(lambda points=points: points.exists() and points.stat().st_size > 24 * 200, "points")
+            time.sleep(chance.random() / 2)
+            process.send_signal(signal.SIGKILL)
+            process.wait(60)
+        found = recorded(folder=folder / "my_runs")
+        assert found.status == "DEAD"
+        lengths = []
+        for metric in range(20):
+            steps, values = curve(found, f"metric_{metric}")
+            assert steps == list(range(len(steps)))
+            assert values == [step + metric / 32 for step in steps]
+            lengths.append(len(steps))
+        # The last row may be there in part: its metrics in order.
+        assert lengths == sorted(lengths, reverse=True)
+        assert lengths[0] - lengths[-1] <= 1
+
+
+def test_bad_value_is_named_alone_and_the_others_are_logged(caplog):
+    with sacristan.init() as tracked:
+        for step in range(4):
+            tracked.log({"good": 0.5, "bad": 10**400, "other": step}, step=step)
+    assert curve(recorded(), "good") == ([0, 1, 2, 3], [0.5] * 4)
+    assert curve(recorded(), "other") == ([0, 1, 2, 3], [0.0, 1.0, 2.0, 3.0])
+    [warned] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warned.startswith("bad: log_scalar('bad') in test_init.py, line ")
+    assert "good" not in warned
+
+
+def test_values_beside_that_which_ends_a_trial_are_logged():
+    ended = []
+
+    class Trial:
+        def log_quickly(self, values, step):
+            return values
+
+        def log(self, values, step):
+            ended.append(values)
+            if "loss" in values:
+                raise Pruned("enough")
+
+    with pytest.raises(Pruned, match="enough"):
+        LogWriter(Trial()).write({"loss": 0.5, "other": 1.0}, 3)
+    assert ended == [{"loss": 0.5}, {"other": 1.0}]

@@ -47,14 +47,14 @@ def attach(module: Any, capture: Capture) -> None:
 
 def _watch(writer: type, call: str, note: Callable[..., None]) -> None:
     if call in vars(writer):
-        setattr(writer, call, watched(getattr(writer, call), lambda _, *args, **kwargs: note(*args, **kwargs)))
+        setattr(writer, call, watched(getattr(writer, call), note))
 
 
 def _with_names(method: Callable[..., Any], note: Callable[[Mapping[str, Any]], None]) -> Callable[..., None]:
     """Return a function that calls `note` with the arguments of a method by name, defaults included."""
     signature = inspect.signature(method)
 
-    def call(*args: Any, **kwargs: Any) -> None:
+    def call(_: Any, *args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         note(bound.arguments)
@@ -67,7 +67,7 @@ def _ignore(capture: Capture, call: str, *_: Any, **__: Any) -> None:
 
 
 class _Calls:
-    """The calls of writers, with their signatures: what each tells the run."""
+    """The calls of writers, with their results and signatures: what each tells the run."""
 
     def __init__(self, capture: Capture, *, is_of_torch: bool) -> None:
         self._capture = capture
@@ -106,7 +106,9 @@ class _Calls:
         prefix = self._prefix(writer)
         return tag if tag.startswith(prefix) else prefix + tag
 
-    def add_scalar(self, writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any) -> None:
+    def add_scalar(
+        self, _: Any, writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
+    ) -> None:
         if not self._in_hparams:
             self._capture.log(
                 {self._name(writer, tag): scalar_value}, _step(global_step), library=_NAME, call="add_scalar"
@@ -114,12 +116,13 @@ class _Calls:
 
     def add_scalars(
         self,
+        _: Any,
         writer: Any,
         main_tag: str,
         tag_scalar_dict: Mapping[str, Any],
         global_step: Any = None,
-        *_: Any,
-        **__: Any,
+        *__: Any,
+        **___: Any,
     ) -> None:
         # As the folders are called that it writes to, one for each scalar, and the tag in them.
         folder = self._name(writer, f"{main_tag.replace('/', '_')}_" if self._is_of_torch else f"{main_tag}/")
@@ -127,7 +130,13 @@ class _Calls:
         self._capture.log(values, _step(global_step), library=_NAME, call="add_scalars")
 
     def add_hparams(
-        self, _: Any, hparam_dict: Mapping[str, Any], metric_dict: Mapping[str, Any], *__: Any, **more: Any
+        self,
+        _: Any,
+        writer: Any,
+        hparam_dict: Mapping[str, Any],
+        metric_dict: Mapping[str, Any],
+        *__: Any,
+        **more: Any,
     ) -> None:
         self._capture.config(hparam_dict, library=_NAME, call="add_hparams")
         self._capture.log(metric_dict, _step(more.get("global_step")), library=_NAME, call="add_hparams")

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from sacred.utils import SacredInterrupt
 
+from sacristan.experiments.running.logged_values import as_numbers
 from sacristan.experiments.scripts import tracking
 from sacristan.experiments.scripts.artifact import Artifact
 from sacristan.experiments.scripts.capturing import Capture, watched
@@ -92,6 +93,9 @@ class _Sink:
     @property
     def info(self) -> dict[str, Any]:
         return {} if self._capture.run is None else self._capture.run.info
+
+    def log_quickly(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
+        return self._capture.log_quickly(values, step, library=self._library, call="log")
 
     def log(self, values: Mapping[str, Any], step: Any) -> None:
         media = {name: value for name, value in values.items() if isinstance(value, Media)}
@@ -209,7 +213,10 @@ class StandIn(ModuleType):
                 return None
             raise self.Error(f"You must call {self._library}.init() before {self._library}.{name}()")
         if name == "log" and args and isinstance(args[0], Mapping):  # what is not recorded was said when it was made
-            args = ({key: value for key, value in args[0].items() if not isinstance(value, _Nothing)}, *args[1:])
+            values = as_numbers(args[0]) or {
+                key: value for key, value in args[0].items() if not isinstance(value, _Nothing)
+            }
+            args = (values, *args[1:])
         return getattr(run, name)(*args, **kwargs)
 
     def _begun(self, given: Mapping[str, Any]) -> _Run:

@@ -5,9 +5,10 @@ If the process is killed, the kernel still has it, and readers find it there. Th
 `metrics.bin`, and the end of the run removes the file.
 
 The file has two halves (see `sacristan.observers.record.schema`): new points go into one while the points of the other
-are appended to `metrics.bin`. Each half is mapped separately, because `mmap.write` appends in one step, under the
-interpreter's lock, what a thread has packed: it takes a slot and fills it, or there is no room and it takes none. This
-needs no lock of its own, which would cost as much as everything else.
+are appended to `metrics.bin`. Points are added without a lock, which would cost as much as everything else: under the
+interpreter's lock, other threads and signals come in after a call, and there is none from the look at the next free
+slot to `pack_into`, which fills it. It packs field by field, the tag last, so that a killed process leaves a slot
+either whole or without a tag, which readers skip. (`memcpy`, as in `mmap.write`, has no such order.)
 """
 
 from __future__ import annotations
@@ -20,19 +21,20 @@ import os
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from sacristan.observers.record.points.points import SLOT_BYTES, STAMP_SHIFT, TICKS_PER_S, Metric, packed
 
-__all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints"]
+__all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Row"]
 
 _log = logging.getLogger(__name__)
 
 HALF_POINTS = 65_535
-_SLOT, _POINT = struct.Struct("@qdII"), struct.Struct("<IIqd")
-_PACK = _SLOT.pack
+_FIELDS = "qdII"
+_SLOT, _POINT = struct.Struct(f"@{_FIELDS}"), struct.Struct("<IIqd")
+_PACK_INTO = _SLOT.pack_into
 _BASE = struct.Struct("@Q").pack_into
 _BITS, _FLOAT = struct.Struct("@q"), struct.Struct("@d")
 
@@ -54,11 +56,43 @@ class _Later(NamedTuple):
     tag: int
 
 
+class Row:
+    """Metrics that are logged together again and again; a point of each is packed by one call.
+
+    Attributes:
+        metrics: The metrics, each with an id for points whose steps are ints.
+        count: How many points each of them got as part of this row; their own `count` has the others.
+    """
+
+    __slots__ = ("_slots", "_stamp", "count", "metrics", "num_bytes", "pack_into")
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self.metrics = tuple(metrics)
+        self.count = 0
+        self.num_bytes = len(self.metrics) * SLOT_BYTES
+        self.pack_into = struct.Struct("@" + _FIELDS * len(self.metrics)).pack_into
+        self._stamp = 0
+        self._slots: list[Any] = [0] * (4 * len(self.metrics))
+
+    def slots(self, stamp: int, step: int, values: Collection[float], tick: int) -> list[Any]:
+        """Return the fields of all slots, one after the other."""
+        known, slots = self._stamp, self._slots
+        if known != stamp:
+            slots = slots.copy()
+            slots[3::4] = [metric.tag | stamp for metric in self.metrics]
+            self._stamp, self._slots = stamp, slots
+        slots, num = slots.copy(), len(values)
+        slots[::4], slots[1::4], slots[2::4] = [step] * num, values, [tick] * num
+        return slots
+
+
 class Half:
     """One half of the memory.
 
     Attributes:
-        memory: Points are appended at its position, up to its end.
+        memory: The memory, which ends with the half; the half begins at `offset`.
+        at, end: Where the next point goes, and where the half's room ends.
+        stamp: What the tags of its points have in their upper bits.
         num_used: How many slots are taken, once the half is full or closed; 0 if it is clean.
         later: Points whose value is fetched later, by the number that their slot holds as its step until then.
     """
@@ -66,7 +100,8 @@ class Half:
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self.memory = memory
         self._offset = offset
-        self._at = offset + SLOT_BYTES
+        self.at = self._first = offset + SLOT_BYTES
+        self.end = len(memory)
         self.num_used = self.base = self.stamp = 0
         self.later: dict[int, _Later] = {}
 
@@ -81,13 +116,14 @@ class Half:
     def open(self, base: int) -> None:
         """Start to fill the half, which is clean."""
         self.set_base(base)
-        self.stamp = self.stamp % 255 + 1
-        _BASE(self.memory, self._offset + 8, self.stamp)
-        self.memory.seek(self._at)
+        number = (self.stamp >> STAMP_SHIFT) % 255 + 1
+        self.stamp = number << STAMP_SHIFT
+        _BASE(self.memory, self._offset + 8, number)
+        self.at = self._first
 
     def num_taken(self) -> int:
         """Return the number of slots taken so far."""
-        return (self.memory.tell() - self._at) // SLOT_BYTES
+        return (self.at - self._first) // SLOT_BYTES
 
     def points(self) -> tuple[bytes, int]:
         """Return the half's points, packed, and the number of values that could not be fetched."""
@@ -98,24 +134,25 @@ class Half:
             for number, point in list(self.later.items()):
                 try:
                     slot = point.bits, point.fetch(), point.tick, point.tag
-                    _SLOT.pack_into(self.memory, self._at + slot_of[number] * SLOT_BYTES, *slot)
+                    _PACK_INTO(self.memory, self._first + slot_of[number] * SLOT_BYTES, *slot)
                 except Exception as error:
                     num_failed += 1
                     _log.error("a value could not be fetched from its device (%s: %s)", type(error).__name__, error)
                 del self.later[number]
-        return packed(self._slots(self.num_used), self.stamp), num_failed
+        return packed(self._slots(self.num_used), self.stamp >> STAMP_SHIFT), num_failed
 
     def ids(self, num_slots: int) -> list[int]:
         """Return the metric id of each point in the first slots, including points whose value is fetched later."""
-        there = [number for number, *_ in _POINT.iter_unpack(packed(self._slots(num_slots), self.stamp))]
+        points = packed(self._slots(num_slots), self.stamp >> STAMP_SHIFT)
+        there = [number for number, *_ in _POINT.iter_unpack(points)]
         return there + [(point.tag & MAX_METRICS) - 1 for point in list(self.later.values())]
 
     def _slots(self, num_slots: int) -> bytes:
-        return self.memory[self._at : self._at + num_slots * SLOT_BYTES]
+        return self.memory[self._first : self._first + num_slots * SLOT_BYTES]
 
     def clear(self) -> None:
         """Clear all slots, after their points have been moved."""
-        self.memory[self._at : self._at + self.num_used * SLOT_BYTES] = bytes(self.num_used * SLOT_BYTES)
+        self.memory[self._first : self._first + self.num_used * SLOT_BYTES] = bytes(self.num_used * SLOT_BYTES)
         self.num_used = 0
 
 
@@ -135,7 +172,8 @@ class LivePoints:
         self._lock = threading.RLock()
         self._numbers = itertools.count()
         self._halves = self._map()
-        self._open(self._halves[0], base)
+        self._active = self._halves[0]
+        self._active.open(base)
 
     def _map(self) -> tuple[Half, Half]:
         half_bytes = SLOT_BYTES * (1 + self._half_points)
@@ -148,45 +186,53 @@ class LivePoints:
         first, second = memories or (mmap.mmap(-1, half_bytes), mmap.mmap(-1, 2 * half_bytes))
         return Half(first, 0), Half(second, half_bytes)
 
-    def _open(self, half: Half, base: int) -> None:
-        half.open(base)
-        stamp = half.stamp << STAMP_SHIFT
-        write: Callable[[bytes], int] = half.memory.write
-        # In one step: other threads and signals only come in at calls, and there is none in between.
-        self._active, self._stamp, self._write = half, stamp, write
-
     def add(self, metric: Metric, step: int | float | None, value: float, now: float) -> bool:
-        """Take a point.
+        """Take a point whose value is a float, an int or a bool.
 
         A `step` of None is one above the metric's last. False means that there is no room: `swap`, and call again.
         Raises struct.error if the step is not an int of 64 bits, or the clock was set back to before the start.
 
-        Under the interpreter's lock, the statements between two calls are one step for other threads and signals.
-        Without that lock, call `add_any`.
+        Without the interpreter's lock, call `add_any`.
         """
         tick = int((now - self.start) * TICKS_PER_S)
-        before = metric.last
+        # No call from here to `pack_into`. An exception that a signal raises comes after it, when the point is there.
+        half, before = self._active, metric.last
+        at = half.at
+        if at == half.end:
+            return False
         if step is None:
             step = before + 1
-        metric.last = step
-        try:
-            data, stamp = b"", -1
-            while stamp != self._stamp:  # repeat if the heartbeat opens the other half in the meantime
-                stamp = self._stamp
-                data = _PACK(step, value, tick, metric.tag | stamp)
-        except BaseException:
-            metric.last = before
-            raise
-        # Counted and written, or neither, whatever exception a signal raises.
+        half.at, metric.last = at + SLOT_BYTES, step
         metric.count += 1
         try:
-            self._write(data)
-        except ValueError:
+            _PACK_INTO(half.memory, at, step, value, tick, metric.tag | half.stamp)
+        except struct.error:
+            half.at, metric.last = at, before
             metric.count -= 1
-            if metric.last == step:
-                metric.last = before
-            return False
+            raise
         return True
+
+    def add_row(self, row: Row, step: int, values: Collection[float], now: float) -> bool:
+        """Take a point of each metric of a row, or none; see `add`. The step is an int of 64 bits.
+
+        False means that they do not fit, or that the clock was set back to before the start: add them one by one.
+        """
+        tick = int((now - self.start) * TICKS_PER_S)
+        while True:
+            half = self._active
+            at, stamp = half.at, half.stamp
+            if at + row.num_bytes > half.end or not 0 <= tick <= _MAX_TICK:
+                return False
+            for metric in row.metrics:
+                metric.last = step
+            arguments = (half.memory, at, *row.slots(stamp, step, values, tick))
+            # Others may have come in up to here. From here on there is no call, nor memory taken for a container, for
+            # which Python may collect garbage first.
+            if half is self._active and half.at == at and half.stamp == stamp:
+                half.at = at + row.num_bytes
+                row.count += 1
+                row.pack_into(*arguments)
+                return True
 
     def add_any(self, metric: Metric, step: int | float | None, value: float | Callable[[], float], now: float) -> bool:
         """Take a point as `add` does, under a lock, with any kind of step and value.
@@ -195,30 +241,32 @@ class LivePoints:
         step is a float. Times before the start count as the start.
         """
         with self._lock:
+            half, before = self._active, metric.last
             if step is None:
-                step = metric.last + 1
+                step = before + 1
             if isinstance(step, float):
-                bits, tag = _BITS.unpack(_FLOAT.pack(step))[0], metric.float_tag | self._stamp
+                bits, tag = _BITS.unpack(_FLOAT.pack(step))[0], metric.float_tag | half.stamp
             else:
-                bits, tag = step, metric.tag | self._stamp
+                bits, tag = step, metric.tag | half.stamp
             tick = min(max(0, int((now - self.start) * TICKS_PER_S)), _MAX_TICK)
             number = -1
             if callable(value):
                 number = next(self._numbers)
-                self._active.later[number] = _Later(bits, value, tick, tag)
-                data = _PACK(number, 0.0, 0, 0)
-            else:
-                data = _PACK(bits, value, tick, tag)
-            before = metric.last
-            metric.count += 1
-            metric.last = step
-            try:
-                self._write(data)
-            except ValueError:
-                metric.count -= 1
-                metric.last = before
-                self._active.later.pop(number, None)
+                half.later[number] = _Later(bits, value, tick, tag)
+                bits, value, tick, tag = number, 0.0, 0, 0
+            # No call from here to `pack_into`, as in `add`.
+            at = half.at
+            if at == half.end:
+                half.later.pop(number, None)
                 return False
+            half.at, metric.last = at + SLOT_BYTES, step
+            metric.count += 1
+            try:
+                _PACK_INTO(half.memory, at, bits, value, tick, tag)
+            except struct.error:
+                half.at, metric.last = at, before
+                metric.count -= 1
+                raise
         return True
 
     def leftover(self) -> Half | None:
@@ -241,7 +289,8 @@ class LivePoints:
             half.set_base(base)
             # Points that other threads add before the other half takes them are counted afterwards.
             other = self._other()
-            self._open(other, base + half.num_taken())
+            other.open(base + half.num_taken())
+            self._active = other
             half.num_used = half.num_taken()
             if other.base != base + half.num_used:
                 other.set_base(base + half.num_used)
@@ -269,8 +318,9 @@ class LivePoints:
         """Reject points from now on; `swap` still returns those that are here."""
         with self._lock:
             if not self.is_closed:
-                self.is_closed, self._write = True, _refuse
-                self._active.num_used = self._active.num_taken()
+                self.is_closed, half = True, self._active
+                half.end = half.at
+                half.num_used = half.num_taken()
 
     def follow(self, path: Path) -> None:
         """Remember the file's new place after it was moved."""
@@ -286,7 +336,8 @@ class LivePoints:
             half.set_base(base)
             self._path, self.trouble = path, None
             self._halves = self._map()
-            self._open(self._halves[0], base + half.num_taken())
+            self._halves[0].open(base + half.num_taken())
+            self._active = self._halves[0]
             half.num_used = half.num_taken()
             self._active.set_base(base + half.num_used)
             return half if half.num_used else None
@@ -303,12 +354,8 @@ class LivePoints:
 
 
 def _no_memory() -> mmap.mmap:
-    return mmap.mmap(-1, 2 * SLOT_BYTES)
-
-
-def _refuse(data: bytes) -> NoReturn:
-    """Stand in for `mmap.write` once the points are closed."""
-    raise ValueError
+    """Return memory that has room for no point."""
+    return mmap.mmap(-1, SLOT_BYTES)
 
 
 def _mapped_halves(path: Path, half_bytes: int) -> tuple[mmap.mmap, mmap.mmap]:

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from sacristan.observers.errors import MetricError
 from sacristan.observers.record.append_file import pwrite
 from sacristan.observers.record.files import BINARY
-from sacristan.observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints
+from sacristan.observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints, Row
 from sacristan.observers.record.points.points import Metric, Names, is_rewound
 from sacristan.observers.record.schema import CHILD_POINTS
 
@@ -45,6 +45,7 @@ class PointLog:
     Attributes:
         folder: The record's folder; None without a record.
         names: By metric id: the name, and whether steps are floats.
+        rows: By their names: metrics that are logged together again and again.
         keeps_new: Whether moved points are kept for `take_new`.
         look: Called with the points, packed, and `names` whenever points were moved.
         turn: The lock held while points are moved.
@@ -54,6 +55,7 @@ class PointLog:
         self.folder = folder
         self.metrics: dict[str, Metric] = {}
         self.names: dict[int, tuple[str, bool]] = {}
+        self.rows: dict[tuple[str, ...], Row] = {}
         self.keeps_new = False
         self.look: Callable[[bytes, Names], None] | None = None
         self.turn = threading.RLock()
@@ -159,10 +161,13 @@ class PointLog:
 
     def position(self) -> dict[str, list]:
         """Return the number of points and the last step of each metric that is rewound, moved or not."""
+        in_rows: Counter[str] = Counter()
+        for names, row in self.rows.copy().items():
+            in_rows.update(dict.fromkeys(names, row.count))
         return {
-            name: [metric.count, metric.last]
+            name: [count, metric.last]
             for name, metric in self.metrics.copy().items()
-            if metric.count and is_rewound(name)
+            if (count := metric.count + in_rows[name]) and is_rewound(name)
         }
 
     def count_from(self, position: Mapping[str, list]) -> None:
@@ -171,6 +176,7 @@ class PointLog:
         if self._live is not None:
             for number, count in self._live.num_waiting().items():
                 waiting[self.names.get(number, ("", False))[0]] += count
+        self.rows = {}
         for metric in self.metrics.copy().values():
             if is_rewound(metric.name):
                 metric.count, metric.last = waiting[metric.name], -1
