@@ -41,6 +41,8 @@ def import_sacred() -> None:
         return
     with contextlib.ExitStack() as given:
         put_off = given.enter_context(_packages_put_off())
+        if not {"numpy", "pandas"} <= {*put_off}:
+            importlib.import_module("jsonpickle.tags")  # Sacred teaches jsonpickle at once about arrays and data frames
         given.enter_context(_function_given(pkgutil, "find_loader", lambda _, name: importlib.util.find_spec(name)))
         jsonpickle = _Jsonpickle()
         for stand_in in (jsonpickle, _PkgResources(), _Metadata(), _MimeTypes(), _Yaml(), *map(_StandIn, _LATER)):

@@ -153,6 +153,11 @@ def test_pandas_is_imported_at_once_where_sacreds_tinydb_observer_needs_it(tmp_p
     assert run(asked, PYTHONPATH=str(tmp_path)) == "True\n"
 
 
+def test_arrays_are_serialized_where_numpy_is_imported_before_the_lab():
+    script = "import numpy, sacristan.ingredients\nfrom sacred.serializer import flatten, restore\n"
+    assert run(f"{script}print(restore(flatten(numpy.arange(3))).tolist())") == "[0, 1, 2]\n"
+
+
 def test_configs_are_written_where_sacred_is_imported_before_the_lab():
     script = "import sacred, yaml, sacristan.ingredients; from sacristan.configs import Map\n"
     script += "print(yaml.safe_dump(Map({'a': 1})), end='')"
