@@ -241,6 +241,20 @@ class Capture:
             except MetricError as error:
                 self._warn(library, f"{call} {name}", str(error))
 
+    def log_scalar(self, name: str, value: Any, step: Any, library: str, call: str) -> None:
+        """Log one metric, as `log` does."""
+        run, points = self.run, self._last.get(library)
+        is_plain = not self.is_guest and points is not None and len(self._last) == 1 and call in self._calls[library]
+        if run is None or not is_plain:
+            self.log({name: value}, step, library=library, call=call)
+            return
+        if isinstance(value, _NUMBERS):
+            points[name] = step, {name: value}  # type: ignore[index]  # there are points
+        try:
+            run.log_scalar(name, value, step)
+        except MetricError as error:
+            self._warn(library, f"{call} {name}", str(error))
+
     def log_quickly(self, values: Mapping[str, Any], step: Any, *, library: str, call: str) -> Mapping[str, Any]:
         """Log metrics, as `log` does, that are plain numbers and were logged before; return the others."""
         run = self.run

@@ -217,7 +217,7 @@ class TrackedRun:
         if self._is_finished:
             _warn_once(self, "log", "the run has ended; what is logged from here on is lost")
             return
-        if not (type(data) is dict or isinstance(data, Mapping)) or not (
+        if not isinstance(data, (dict, Mapping)) or not (
             _TEXT.issuperset(map(type, data)) or all(isinstance(name, str) for name in data)
         ):
             raise TypeError(f"log: got {type(data).__name__}, expected a dict of values by name: log({{'loss': loss}})")

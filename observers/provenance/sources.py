@@ -330,6 +330,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         if isinstance(path, str | bytes) and isinstance(flags, int):
             for each in _watching:
                 each.note(path, flags)
+    elif event == "os.chdir":
+        for each in _watching:
+            each.forget_relative()
 
 
 class OpenedFiles:
@@ -345,6 +348,8 @@ class OpenedFiles:
         self._without = os.path.join(without.absolute(), "")  # noqa: PTH118
         self._read: dict[str, None] = {}
         self._written: set[str] = set()
+        # Paths and flags that were noted: a writer of event files opens the same one for each point.
+        self._noted: set[tuple[str | bytes, int]] = set()
 
     def begin(self) -> None:
         """Start to watch."""
@@ -361,6 +366,11 @@ class OpenedFiles:
 
     def note(self, path: str | bytes, flags: int) -> None:
         """Note an opened file; never raise, because the caller that opens the file would get the error."""
+        if (path, flags) in self._noted:
+            return
+        if len(self._noted) >= _MAX_FILES:
+            self._noted.clear()
+        self._noted.add((path, flags))
         try:
             name = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
         except (OSError, ValueError):  # the working folder is gone, or the name is invalid
@@ -372,6 +382,10 @@ class OpenedFiles:
                 self._written.add(name)
         elif len(self._read) <= _MAX_FILES and name not in self._written:
             self._read[name] = None
+
+    def forget_relative(self) -> None:
+        """Note each path again: after a change of the working folder, a relative one is another file."""
+        self._noted.clear()
 
     def contents(self) -> dict[str, str]:
         """Return the MD5 of each file read, by name, or the length of a large one; empty for too many files."""

@@ -90,29 +90,27 @@ class _Calls:
 
         return call
 
-    def _prefix(self, writer: Any) -> str:
+    def _new_prefix(self, folder: str) -> str:
         """Return what the tags of a writer begin with: nothing for the first one, else the name of its folder."""
-        folder = str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
-        known = self._prefixes.get(folder)
-        if known is None:
-            name = Path(folder).name
-            if self._first is None:
-                self._first = folder
-            is_needed = folder != self._first or name.lower() in _SPLITS
-            known = self._prefixes[folder] = f"{name}/" if is_needed else ""
-        return known
+        name = Path(folder).name
+        if self._first is None:
+            self._first = folder
+        is_needed = folder != self._first or name.lower() in _SPLITS
+        self._prefixes[folder] = f"{name}/" if is_needed else ""
+        return self._prefixes[folder]
 
     def _name(self, writer: Any, tag: str) -> str:
-        prefix = self._prefix(writer)
+        folder = str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
+        prefix = self._prefixes.get(folder)
+        if prefix is None:
+            prefix = self._new_prefix(folder)
         return tag if tag.startswith(prefix) else prefix + tag
 
     def add_scalar(
         self, _: Any, writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
     ) -> None:
         if not self._in_hparams:
-            self._capture.log(
-                {self._name(writer, tag): scalar_value}, _step(global_step), library=_NAME, call="add_scalar"
-            )
+            self._capture.log_scalar(self._name(writer, tag), scalar_value, _step(global_step), _NAME, "add_scalar")
 
     def add_scalars(
         self,

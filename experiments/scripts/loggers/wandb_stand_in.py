@@ -212,7 +212,9 @@ class StandIn(ModuleType):
             if name == "finish":
                 return None
             raise self.Error(f"You must call {self._library}.init() before {self._library}.{name}()")
-        if name == "log" and args and isinstance(args[0], Mapping):  # what is not recorded was said when it was made
+        if (
+            name == "log" and args and isinstance(args[0], (dict, Mapping))
+        ):  # what is not recorded was said when it was made
             values = as_numbers(args[0]) or {
                 key: value for key, value in args[0].items() if not isinstance(value, _Nothing)
             }

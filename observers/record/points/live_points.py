@@ -64,25 +64,25 @@ class Row:
         count: How many points each of them got as part of this row; their own `count` has the others.
     """
 
-    __slots__ = ("_slots", "_stamp", "count", "metrics", "num_bytes", "pack_into")
+    __slots__ = ("_stamp", "_tags", "count", "metrics", "num_bytes", "pack_into")
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self.metrics = tuple(metrics)
         self.count = 0
         self.num_bytes = len(self.metrics) * SLOT_BYTES
         self.pack_into = struct.Struct("@" + _FIELDS * len(self.metrics)).pack_into
+        # For the stamp that was asked for last: the tags of the slots.
         self._stamp = 0
-        self._slots: list[Any] = [0] * (4 * len(self.metrics))
+        self._tags: list[int] = []
 
     def slots(self, stamp: int, step: int, values: Collection[float], tick: int) -> list[Any]:
         """Return the fields of all slots, one after the other."""
-        known, slots = self._stamp, self._slots
+        known, tags = self._stamp, self._tags
         if known != stamp:
-            slots = slots.copy()
-            slots[3::4] = [metric.tag | stamp for metric in self.metrics]
-            self._stamp, self._slots = stamp, slots
-        slots, num = slots.copy(), len(values)
-        slots[::4], slots[1::4], slots[2::4] = [step] * num, values, [tick] * num
+            tags = [metric.tag | stamp for metric in self.metrics]
+            self._stamp, self._tags = stamp, tags
+        slots: list[Any] = [step, 0.0, tick, 0] * len(tags)
+        slots[1::4], slots[3::4] = values, tags
         return slots
 
 
