@@ -160,10 +160,13 @@ def test_index_of_how_to_pages_lists_each_once_with_its_title():
 
 # What somebody asks before they try the lab, and what answers it.
 FIRST_QUESTIONS = {
-    "What is it?": ["from a clone to a table"],
-    "How do I install it?": ["pip install -c constraints.txt -e .", "pip install wheels/sacristan-*.whl", "--project"],
-    "Does it replace my tracker?": ["It replaces a tracker where"],
-    "What does it cost in speed?": ["µs for the training thread"],
+    "How do I start?": [
+        "from a clone to a table",
+        "pip install -c constraints.txt -e .",
+        "pip install wheels/sacristan-*.whl",
+        "--project",
+    ],
+    "Does it replace my tracker? Is it fast?": ["It replaces a tracker where", "µs for the training thread"],
     "How do I log a metric or an image?": ["_run.log_scalar(", "Image(np."],
     "How do I use my own model, data or loss?": ["model.name=nets:Deep", "data.name=mine:measurements"],
     "How do I look at runs?": ["sacristan board"],

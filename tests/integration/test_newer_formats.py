@@ -96,9 +96,10 @@ def test_archive_of_a_newer_format_is_refused(folder):
         files = {name: archive.read(name) for name in archive.namelist()}
     with zipfile.ZipFile(folder / "two.zip", "w") as archive:
         for name, content in files.items():
-            archive.writestr(name, content.replace(b"sacristan-archive-1", b"sacristan-archive-2"))
+            archive.writestr(name, content.replace(b"sacristan-archive-1", b"sacristan-archive-3"))
     reason = (
-        "its format is 'sacristan-archive-2', this version reads sacristan-archive-1; use the version of the lab that"
+        "its format is 'sacristan-archive-3', this version reads sacristan-archive-1 and sacristan-archive-2; use the "
+        "version of the lab that"
     )
     with open_store(folder / "copies", create=True) as store, pytest.raises(ArchiveError, match=reason):
         import_runs(folder / "two.zip", store)

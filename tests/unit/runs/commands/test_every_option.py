@@ -6,7 +6,7 @@ import argparse
 import re
 from pathlib import Path
 
-from sacristan.__main__ import make_parser
+from sacristan.command_line import make_parser
 
 WORDS = [set(re.findall(r"[\w-]+", path.read_text())) for path in Path(__file__).parents[3].rglob("*.py")]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sacristan.__main__ import make_parser
+from sacristan.command_line import make_parser
 
 
 @pytest.mark.parametrize(

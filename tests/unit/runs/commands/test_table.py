@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.__main__ import main, make_parser
+from sacristan.__main__ import main
+from sacristan.command_line import make_parser
 from sacristan.runs import commands
 from sacristan.runs.commands import COMMANDS, GROUPS, load, name_of
 
