@@ -91,8 +91,9 @@ def of_mlflow(uri):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("scheme", ["file", pytest.param("sqlite", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("scheme", ["file", "sqlite"])
 def test_record_has_what_mlflow_reads_from_its_own_store(tmp_path, monkeypatch, scheme):
     pytest.importorskip("mlflow")
     from sacristan.runs.transfer.trackers import mlflow_stores

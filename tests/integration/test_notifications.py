@@ -301,7 +301,8 @@ def test_message_is_claimed_by_one_of_many_at_once(tmp_path):
     assert [sum(each) for each in zip(*claimed, strict=True)] == [1] * len(events)
 
 
-@pytest.mark.parametrize("kind", ["files", pytest.param("mongo", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", "mongo"])
 def test_events_and_alerts_of_runs_without_addresses_are_told_by_the_watch(
     tmp_path, monkeypatch, receivers, kind, request
 ):

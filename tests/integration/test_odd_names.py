@@ -89,6 +89,7 @@ def test_suggestions_can_be_typed(where, question, message):
         assert compare(store.find(), "`weights.a<b`", None, "`A<B.max`", mode="max").groups[0].best == 0.2
 
 
+@pytest.mark.slow
 def test_links_of_the_board_keep_odd_names(where):
     app = create_app(lambda: open_store(where), Policy())
     with TestClient(app, base_url="http://127.0.0.1", headers={"origin": "http://127.0.0.1"}) as client:

@@ -27,6 +27,7 @@ def mongo_url(journaled_mongo_url):
     return journaled_mongo_url
 
 
+@pytest.mark.slow
 def test_a_sweep_all_of_whose_trials_fail_ends_with_exit_code_1_and_the_reason(tmp_path):
     broken = "import os\nif 'SACRISTAN_TRIAL' in os.environ:\n    raise SystemExit('no license for x')\n"
     (tmp_path / "tiny.py").write_text(broken + TINY)
