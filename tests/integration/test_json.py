@@ -249,6 +249,7 @@ artifacts compare arm:v1 arm:v2
 artifacts alias arm v2 last
 artifacts alias arm --remove champion
 artifacts rm arm v1 --yes
+artifacts show arm:v2
 artifacts gc --older-than 0d --yes
 """
 # A script of stock Sacred, and command lines that only one of the two accepts, or that have another config.
@@ -281,6 +282,7 @@ UNUSUAL = {
     "PlannedReproduction": {"commit", "num_sources"},
     "PlottedCurve": {"own_from"},
     "RemovedRuns": {"kept"},
+    "RemovedVersion": {"via"},
     "Reproduced": {"reasons"},
     "ShownRun": {
         *("checkpoints", "children", "lease", "queue_time", "revision", "sessions", "states_folder", "warnings"),

@@ -171,6 +171,11 @@ def test_keeper_does_all_that_runs_can(tmp_path, server, urls, record, capsys):
         assert runs_command([words[0], "--store", url, *words[1:]]) == 0, (words, capsys.readouterr().err)
     assert [run["_id"] for run in lab.runs.find()] == [3]
     assert lab.metrics.count_documents({}) == 1
+    # The page's role of earlier versions has no right to list indexes.
+    right = [{"resource": {"db": "lab", "collection": ""}, "actions": ["listIndexes"]}]
+    lab.command("revokePrivilegesFromRole", "keeper", privileges=right)
+    assert runs_command(["gc", "--store", url]) == 0, capsys.readouterr().err
+    lab.command("grantPrivilegesToRole", "keeper", privileges=right)
 
 
 def test_rewound_run_waits_for_the_right_that_the_page_adds(tmp_path, server, urls, record, capsys):

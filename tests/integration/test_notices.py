@@ -132,7 +132,7 @@ for name, (size, begin, end) in ends.items():
         notices = Notices(World(0, size))
         if size == 2:  # one that says it is here, and never connects
             notices.put("joining/1", True)
-            notices.put("here/1", module._me())
+            Notices(World(1, size))
         begin()
         join(notices, {"backend": "gloo", "timeout_s": 0.5})
         end()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import bson
+from pymongo.errors import OperationFailure
 
 from sacristan.configs.map import abbreviated
 from sacristan.observers.artifacts.aliases import check_removable
@@ -239,7 +240,7 @@ class Remover:
 
         Pieces have no time, so the first call notes their number.
         """
-        if not any(index["key"][0][0] == "files_id" for index in self.pieces.index_information().values()):
+        if not self._has_index_of_pieces():
             return  # it would read all files
         listed = {file["_id"] for file in self.files.find({}, {"_id": 1})}
         ids = [row["_id"] for row in self.pieces.aggregate([{"$group": {"_id": "$files_id"}}])]
@@ -260,6 +261,16 @@ class Remover:
                 removed.num_bytes += found["bytes"]
             else:
                 removed.num_young += 1
+
+    def _has_index_of_pieces(self) -> bool:
+        """Tell whether pieces are found by file; False for a user who may not look."""
+        try:
+            indexes = self.pieces.index_information()
+        except OperationFailure as error:
+            if error.code != 13:
+                raise
+            return False
+        return any(index["key"][0][0] == "files_id" for index in indexes.values())
 
     def _is_own_piece(self, key: Any) -> bool:
         """Tell whether the pieces of a file are of an observer of the lab; others may belong to other programs."""
