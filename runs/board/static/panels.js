@@ -284,7 +284,8 @@ export function renewPanels(fresh) {
     if (isChart(old)) due.set(old, "load"); // of other runs than before
     else if (old.className !== figure.className) due.set(old, due.get(old) ?? "draw");
     old.className = figure.className;
-    old.querySelector("figcaption").replaceWith(figure.querySelector("figcaption"));
+    const captions = [old, figure].map((one) => one.querySelector("figcaption"));
+    if (!captions[0].isEqualNode(captions[1])) captions[0].replaceWith(captions[1]); // one that says the same keeps the key pressed in it
     figure.replaceWith(old);
     known.delete(figure.dataset.panel);
   }
@@ -295,7 +296,8 @@ export function renewPanels(fresh) {
   }
   const isOther = ["url", "charts"].some((name) => fresh.dataset[name] !== place().dataset[name]);
   place().replaceWith(fresh);
-  if (focused?.isConnected) focused.focus({ preventScroll: true });
+  const same = focused?.isConnected ? focused : place().querySelector(`button[aria-label="${CSS.escape(focused?.ariaLabel ?? "")}"]`);
+  same?.focus({ preventScroll: true });
   watchAll();
   for (const figure of visible) if (due.has(figure) && !isOther) serve(figure);
   if (fresh.dataset.charts) {

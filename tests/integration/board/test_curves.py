@@ -112,12 +112,14 @@ def test_run_keeps_its_colour_while_others_come_and_go(many, many_store, watched
     curves = page.evaluate(DRAWN_STYLES, "train/loss")
     assert {key: style for key, style in curves.items() if key in styles} == styles
     page.click("button.eye[data-key-of='3']")
+    page.focus("figure[data-panel='train/loss'] [data-range]")
     shutil.copytree(many / "1", tmp_path / "more" / "1")
     document = json.loads((many / "1" / "run.json").read_text())
     (tmp_path / "more" / "1" / "run.json").write_text(json.dumps({**document, "uid": "f" * 32}))
     with open_store(many_store) as store, open_store(tmp_path / "more") as more:
         copy(more.get("1"), store)
         page.wait_for_selector("tr[data-run='15']")
+        assert page.evaluate("document.activeElement.closest('figure')?.dataset.panel") == "train/loss"
         store.discard([store.get("7")])
     page.wait_for_selector("tr[data-run='7']", state="detached")
     for _ in range(2):
