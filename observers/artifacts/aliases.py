@@ -24,6 +24,7 @@ from sacristan.observers.record.files import read_regular, sync_file, sync_folde
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.stored_files import share
+from sacristan.observers.record.typed_command import typed_command
 
 __all__ = [
     "LATEST",
@@ -136,11 +137,13 @@ def next_move(
     via: str = "",
     run: str | None = None,
     time: str | None = None,
+    where: str = "",
 ) -> Move:
     """Return the move of an alias after its `last` one to a version, number and digest, or None to remove it.
 
     Args:
         was: The version that the alias must name now, such as 6 or `v6`; empty if it must name none; by default any.
+        where: The store, for messages.
 
     Raises:
         ArtifactMovedError: If it names another version than `was`.
@@ -154,7 +157,8 @@ def next_move(
             "it, and move it again"
         )
     if version is None and now is None:
-        raise ArtifactNotFoundError(f"{name}:{alias}: there is no such alias; sacristan artifacts alias {name}")
+        command = typed_command(where, "artifacts", "alias", name)
+        raise ArtifactNotFoundError(f"{name}:{alias}: there is no such alias; {command}")
     return Move(
         alias=alias,
         number=1 if last is None else last.number + 1,
@@ -194,12 +198,12 @@ def _expected(was: int | str) -> int | None:
     return int(was.lstrip("vV")) if was else None
 
 
-def check_removable(name: str, version: int, newest: int, present: Mapping[str, Move]) -> None:
+def check_removable(name: str, version: int, newest: int, present: Mapping[str, Move], where: str) -> None:
     """Reject the removal of a version that an alias, or `latest`, names."""
     if named := [alias for alias, move in present.items() if move.version == version]:
         raise ArtifactError(
             f"{name}:v{version} is {', '.join(named)}: move the alias to another version first, or remove it: "
-            f"sacristan artifacts alias {name} --remove {named[0]}"
+            f"{typed_command(where, 'artifacts', 'alias', name, '--remove', named[0])}"
         )
     if version == newest:
         raise ArtifactError(

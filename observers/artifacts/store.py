@@ -274,7 +274,7 @@ class ArtifactStore:
                 target = None if version is None else self.resolve(f"{name}:v{version}")
                 last = moves.last(alias)
                 named = None if target is None else (target.version, target.digest)
-                move = next_move(last, name, alias, named, was=was, by=by, run=run)
+                move = next_move(last, name, alias, named, was=was, by=by, run=run, where=str(self.basedir))
                 if last is not None and is_same(move, last):
                     return last
                 if not moves.add(move):
@@ -346,7 +346,7 @@ class ArtifactStore:
             make_shared(folder, self.root)
             with claimed(folder):  # no alias is moved meanwhile
                 newest = self.resolve(name).version
-                check_removable(name, version, newest, AliasMoves(folder).present())
+                check_removable(name, version, newest, AliasMoves(folder).present(), str(self.basedir))
                 self._manifests.remove(name, version)
 
     def reclaim(self, grace_s: float) -> tuple[list[int], int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -155,6 +156,7 @@ def _artifact(visit: Visit) -> Response:
             "made_by": (made_by := _runs(visit, version.made_by)),
             "run": (run := next((run for _, run in made_by if run is not None), None)),
             "command": "" if run is None else command_of(run),
+            "card": "" if run is None else shlex.join(["sacristan", "--store", visit.board.where, "card", run.id]),
             "used_by": _runs(visit, version.used_by),
             "files": [(path, version.sizes[path], _url(version, path)) for path in list(version.files)[:_MAX_FILES]],
         }

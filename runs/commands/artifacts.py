@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_store, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (
@@ -177,12 +178,12 @@ def _alias(arguments: argparse.Namespace) -> int:
         document = ArtifactAliases(name=name, aliases=[_document(move) for move in aliases.values()])
         print_json(document | {"moves": [_document(move) for move in moves]} if arguments.history else document)
     elif arguments.history:
-        _print_moves(name, moves)
+        _print_moves(name, moves, store.where)
     elif moved is not None:
         now = "removed" if moved.version is None else f"v{moved.version}"
         print_text(f"{name}:{moved.alias} is {now}, was {_named(moved.was)}")
     else:
-        _print_moves(name, list(aliases.values()))
+        _print_moves(name, list(aliases.values()), store.where)
     return 0
 
 
@@ -290,9 +291,10 @@ def _named(version: int | None) -> str:
     return "no version" if version is None else f"v{version}"
 
 
-def _print_moves(name: str, moves: Sequence[Move]) -> None:
+def _print_moves(name: str, moves: Sequence[Move], where: str) -> None:
     if not moves:
-        print_text(f"{name} has no aliases; to give one: sacristan artifacts alias {name} latest champion")
+        command = typed_command(where, "artifacts", "alias", name, "latest", "champion")
+        print_text(f"{name} has no aliases; to give one: {command}")
         return
     rows = [
         [

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.commands.terminal.arguments import (
     add_conditions,
     add_json,
@@ -163,7 +164,8 @@ class Note:
             if arguments.json:
                 print_json(Noted(id=run.id, uid=run.uid, note=run.note))
             elif arguments.text is None and not run.note:
-                print_to_stderr(f"run {run.id} has no note; write one with: sacristan note {run.id} 'TEXT'")
+                command = typed_command(store.where, "note", run.id)
+                print_to_stderr(f"run {run.id} has no note; write one with: {command} 'TEXT'")
             elif arguments.text is None:
                 for line in run.note.splitlines():
                     print_text(line)
@@ -198,7 +200,7 @@ class Rm:
                     print_to_stderr("nothing is removed")
                     return 1
             removed = store.remove(chosen) if arguments.now else store.discard(chosen)
-            print_removed(removed, in_json=arguments.json, in_trash=not arguments.now)
+            print_removed(removed, store.where, in_json=arguments.json, in_trash=not arguments.now)
         return 0
 
 
@@ -306,5 +308,5 @@ class Gc:
     def main(arguments: argparse.Namespace) -> int:
         """Remove the files, and print the reclaimed space."""
         with open_given(arguments) as store:
-            print_removed(store.collect(), in_json=arguments.json)
+            print_removed(store.collect(), store.where, in_json=arguments.json)
         return 0

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (
@@ -64,9 +65,8 @@ class Config:
             if arguments.name:
                 value = run.get(f"config.{arguments.name}")
                 if value is None and arguments.name not in flat_config(run):
-                    raise RunsError(
-                        f"the config of run {run.id} has no {arguments.name!r}; see: sacristan config {run.id}"
-                    )
+                    command = typed_command(store.where, "config", run.id)
+                    raise RunsError(f"the config of run {run.id} has no {arguments.name!r}; see: {command}")
         if arguments.json:
             print_json(value)
         elif isinstance(value, dict):

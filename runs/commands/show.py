@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
 from sacristan.runs.commands.terminal.outcomes import print_problems
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
@@ -203,7 +204,7 @@ def _print_config(run: Run, *, is_whole: bool) -> None:
     print_table([Column(is_kept=True), Column(), Column()], rows)
     if len(shown) < len(config):
         count = f"{len(others)} more" if shown else f"all {len(others)} settings are"
-        print_text(f"  {count} at their defaults: sacristan show {run.id} --config", "dim")
+        print_text(f"  {count} at their defaults: {typed_command(run.store.where, 'show', run.id, '--config')}", "dim")
 
 
 def _setting_row(name: str, value: Any, set_by: str) -> list[Cell]:
@@ -238,7 +239,7 @@ def _print_other_values(run: Run) -> None:
     ]
     print_table(columns, rows)
     if len(others) > _MAX_LINES:
-        print_text(f"  {len(others) - _MAX_LINES} more: sacristan metrics {run.id}", "dim")
+        print_text(f"  {len(others) - _MAX_LINES} more: {typed_command(run.store.where, 'metrics', run.id)}", "dim")
 
 
 def _print_info(run: Run) -> None:
@@ -256,7 +257,7 @@ def _print_info(run: Run) -> None:
     is_cut = any(cell.text.endswith(_FOLDED) for _, cell in rows)
     if is_cut or len(info) > _MAX_LINES:
         more = f"{len(info) - _MAX_LINES} more" if len(info) > _MAX_LINES else "in full"
-        print_text(f"  {more}: sacristan show {run.id} --json", "dim")
+        print_text(f"  {more}: {typed_command(run.store.where, 'show', run.id, '--json')}", "dim")
 
 
 def _folded(value: Any) -> str:

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.query.flattening import Changes, changes, dotted, mappings_in
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ def _run_of(run: Run) -> VersionRun:
         name=run.name,
         status=run.status,
         command=command_of(run),
-        card=f"sacristan card {shlex.quote(run.id)}",
+        card=typed_command(run.store.where, "card", run.id),
         data=_data(run),
         config=dict(run.config),
         result=run.result,

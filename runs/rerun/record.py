@@ -20,6 +20,7 @@ from typing import Any, cast
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.redaction import is_hidden
 from sacristan.observers.record.schema import CONFIG, EXECUTED_CELLS
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import LaunchError, StoreError
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from sacristan.runs.stores.content import Content
@@ -108,6 +109,10 @@ class Record:
         """The store of the run."""
         return cast(Store, self.run.store)  # a run itself only needs the protocol
 
+    def typed_command(self, *words: str) -> str:
+        """Return a command about its store, as messages name it."""
+        return typed_command(self.run.store.where, *words)
+
     # ------------------------------------------------------------------ code
 
     @functools.cached_property
@@ -128,14 +133,15 @@ class Record:
                 f"compare; start it again: {self.script_start.text}"
             )
         if not self.mainfile_text and EXECUTED_CELLS in self.run.artifacts:
+            command = self.typed_command("artifacts", "get", self.id, EXECUTED_CELLS, "-o", "FOLDER")
             raise LaunchError(
                 f"run {self.id} was started in a notebook; its executed cells are an artifact, which runs as a script, "
-                f"with all runs that they start: sacristan artifacts get {self.id} {EXECUTED_CELLS} -o FOLDER"
+                f"with all runs that they start: {command}"
             )
         if not self.mainfile_text:
             raise LaunchError(
                 f"run {self.id} names no main file, so it was started in a notebook or an interpreter; start it there "
-                f"again with its config: sacristan config {self.id}"
+                f"again with its config: {self.typed_command('config', self.id)}"
             )
         path = PurePath(self.mainfile_text)
         if path.is_absolute() or ".." in path.parts:

@@ -23,6 +23,7 @@ from sacristan.observers.record.identity import (
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.schema import CONFIG, RUN
 from sacristan.observers.record.sealed_zip import check_seal, read_note
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import LaunchError, RunsError
 from sacristan.runs.rerun.launching import (
     Launch,
@@ -248,12 +249,12 @@ def _check_unfinished(run: Run) -> None:
     if status.startswith("COMPLETED"):
         raise LaunchError(
             f"run {run.id} is {status}: nothing is left to do; to continue from its end with other settings: "
-            f"sacristan fork {run.id} with epochs=..."
+            f"{typed_command(run.store.where, 'fork', run.id)} with epochs=..."
         )
     if status == "PRUNED":
         raise LaunchError(
             f"run {run.id} is PRUNED: its sweep ended it; to start a separate run from its newest state: "
-            f"sacristan fork {run.id}"
+            f"{typed_command(run.store.where, 'fork', run.id)}"
         )
     if status in ("QUEUED", HELD) or not run.is_whole:
         raise LaunchError(f"run {run.id} is {status}: it has nothing to resume from")

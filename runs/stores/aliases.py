@@ -25,6 +25,7 @@ from sacristan.observers.artifacts.version import check_name, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.record.identity import is_uid
 from sacristan.observers.record.json_text import storable_text
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import ChangedError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import GRACE_S, Removed
 from sacristan.runs.stores.record import RunStore
@@ -165,9 +166,10 @@ class Aliases:
             mine = here.get(alias, [])
             lacking = carried(mine, theirs, numbers)
             if lacking is None:
+                command = typed_command(self._store.where, "artifacts", "alias", name, "VERSION", alias)
                 stay.append(
                     f"alias {name}:{alias} stays {mine[-1]}: {self._store.where} and the other store have both moved "
-                    f"it; to move it here: sacristan artifacts alias {name} VERSION {alias}"
+                    f"it; to move it here: {command}"
                 )
             for move in lacking or ():
                 self._write(name, move)
@@ -227,7 +229,9 @@ class Aliases:
         target = None if version is None else (version, self._require(name, version).digest)
         author = self._store.author
         try:
-            return next_move(last, name, alias, target, was=was, by=author.name, via=author.via)
+            return next_move(
+                last, name, alias, target, was=was, by=author.name, via=author.via, where=self._store.where
+            )
         except ArtifactMovedError as error:
             raise ChangedError(str(error)) from error
         except ArtifactError as error:

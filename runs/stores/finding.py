@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sacristan.configs.nearest import question, word_suggestion
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError
 from sacristan.runs.query.conditions import Condition, Filter, Not, is_found, signed_leaves
 from sacristan.runs.query.filters import Question, holds
@@ -52,16 +52,14 @@ def find_run(store: RunStore, key: str | int) -> Run:
 
 def _absent(store: RunStore, text: str) -> RunNotFoundError:
     """Return the error of a key that stands for no run, with what to do next."""
-    there = [] if store.where == "my_runs" else ["--store", store.where]
     discarded = next((one for one, _ in store.backend.trash() if text in (one.id, one.uid)), None)
     if discarded is not None:
         by = f" by {discarded.by}" if discarded.by else ""
-        command = shlex.join(["sacristan", *there, "restore", text])
+        command = typed_command(store.where, "restore", text)
         why = f"run {text} was moved to the trash of {store.where}{by}; bring it back with: {command}"
         return DiscardedError(why, discarded.key)
     id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
-    listing = shlex.join(["sacristan", "ls", *there])
-    hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {listing}"
+    hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {typed_command(store.where, 'ls')}"
     return RunNotFoundError(f"there is no run {text!r} in {store.where}; {hint}")
 
 
@@ -160,7 +158,8 @@ class FieldNames:
         if name.startswith("tags."):
             tags = sorted(one.removeprefix("tags.") for one in known if one.startswith("tags."))
             return f"there are: {list_text(tags)}" if tags else "there are no tags"
-        return question(similar_names(name, known), "see those of a run: sacristan show latest --json")
+        command = typed_command(self._backend.where, "show", "latest", "--json")
+        return question(similar_names(name, known), f"see those of a run: {command}")
 
     def _has_lists(self, name: str) -> bool:
         found = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
@@ -191,7 +190,7 @@ class FieldNames:
         if unknown and self._has_runs():
             raise FilterError(
                 f"{short_name(leaf.name)}: got {list_text(unknown)}, but there is no such run; see which there are "
-                "with: sacristan ls"
+                f"with: {typed_command(self._backend.where, 'ls')}"
             )
 
     def _check_order(self, leaf: Condition) -> None:

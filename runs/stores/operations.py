@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sacristan.observers.record.json_text import storable_text
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import (
     GRACE_S,
@@ -251,8 +252,9 @@ class Operations(abc.ABC):
         found = [pair for pair in listed if pair[0].id == text][:1]
         found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
         if len(found) != 1:
+            where = self.backend.where
             why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
-            raise RunNotFoundError(f"{why} in the trash of {self.backend.where}; list it with: sacristan restore")
+            raise RunNotFoundError(f"{why} in the trash of {where}; list it with: {typed_command(where, 'restore')}")
         return found[0]
 
     def _remove(self, runs: Iterable[Run], *, to_trash: bool = False) -> list[str]:

@@ -292,7 +292,7 @@ def test_show_folds_the_settings_of_a_run_that_has_them_all_at_their_defaults(tm
     for words in (["1"], ["1", "--config"], ["2"]):
         assert main(["--store", str(tmp_path / "runs"), "show", *words]) == 0
         shown.append(capsys.readouterr().out)
-    assert "all 20 settings are at their defaults: sacristan show 1 --config" in shown[0]
+    assert f"all 20 settings are at their defaults: sacristan --store {tmp_path}/runs show 1 --config" in shown[0]
     assert "entry_5" not in shown[0]
     assert "entry_5" in shown[1]
     assert "entry_0" in shown[2]  # few need no folding

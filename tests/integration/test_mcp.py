@@ -152,7 +152,7 @@ def test_tools_answer_with_the_documents_of_the_commands_and_change_nothing(reco
         "without the first",
     )
     assert [answer["error"] for answer in errors] == [
-        f"there is no run '77' in {where}; list them with: sacristan ls --store {where}; the newest runs are: "
+        f"there is no run '77' in {where}; list them with: sacristan --store {where} ls; the newest runs are: "
         + ("4, 3, 2, 1" if kind == "folder" else "3, 2, 1"),
         "run 2 has no metric 'lost'; there are: " + ", ".join(sorted(statistics["data"]["metrics"])),
         "no run has a field 'lrr'; did you mean lr?",

@@ -332,4 +332,4 @@ def test_staged_documents_are_listed_and_shown(database, mongo_url, capsys):
     assert "PENDING" in out
     assert f"{mongo_url}/{database.name}#experiments\n" in out
     assert runs_command(["show", "9", *store]) == 1
-    assert f"list them with: sacristan ls --store {store[1]}\n" in capsys.readouterr().err.replace("'", "")
+    assert f"list them with: sacristan --store {store[1]} ls\n" in capsys.readouterr().err.replace("'", "")

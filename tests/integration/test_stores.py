@@ -415,7 +415,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
         ({"filter": [("hidden", "in", [1])]}, "no run has a field 'hidden'; did you mean model.hidden"),
         ({"sort": "-val/acuracy.max"}, "no run has a field 'val/acuracy.max'; did you mean val/accuracy.max"),
         ({"columns": ["lr", "hst"]}, "no run has a field 'hst'; did you mean host"),
-        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see those of a run: sacristan show latest --json"),
+        ({"columns": ["xyzzyx"]}, "no run has a field 'xyzzyx'; see those of a run: .* show latest --json$"),
         ({"filter": "lr<abc"}, "lr<abc: no run has a text in lr; compare it with a number"),
         ({"filter": "status=failed"}, r"^status: got 'failed'; did you mean FAILED\?$"),
         (
@@ -441,7 +441,7 @@ def test_duration_of_runs_that_have_not_all_times_is_the_same_in_files_and_mongo
             "^status~fail: no status matches; there are COMPLETED, RUN",
         ),
         ({"filter": "lr=0.1 or lr<abc"}, "lr<abc: no run has a text in lr"),
-        ({"filter": "id!=77"}, "^id: got 77, but there is no such run; see which there are with: sacristan ls$"),
+        ({"filter": "id!=77"}, "^id: got 77, but there is no such run; see which there are with: .*store .* ls$"),
         ({"filter": "id not in (1, latest)"}, "^id: got latest, but there is no such run"),
         ({"filter": "uid!=0"}, "^uid: got 0, but there is no such run"),
         ({"filter": "tags.kept!=True"}, "^no run has the tag 'kept'; there are no tags$"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text, print_to_stderr
 from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text
@@ -67,15 +68,15 @@ class RemovedRuns(TypedDict):
     kept: list[str]
 
 
-def print_removed(removed: Removed, *, in_json: bool, in_trash: bool = False) -> None:
-    """Print which runs and files were removed, and which were kept; runs in the trash can be restored."""
+def print_removed(removed: Removed, where: str, *, in_json: bool, in_trash: bool = False) -> None:
+    """Print which runs and files a store removed, and which it kept; runs in the trash can be restored."""
     if in_json:
         print_json(_removed(removed))
         return
     if removed.runs:
         runs = f"run{'s' * (len(removed.runs) > 1)} {list_text(removed.runs)}"
         if in_trash:
-            print_text(f"moved {runs} into the trash; to restore: sacristan restore {removed.runs[0]}")
+            print_text(f"moved {runs} into the trash; to restore: {typed_command(where, 'restore', removed.runs[0])}")
         else:
             print_text(f"removed {runs}")
     if removed.num_contents or not removed.runs:

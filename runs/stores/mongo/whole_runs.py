@@ -175,7 +175,8 @@ class Remover:
         confirmed = self.mongo.confirmed
         newest = confirmed.artifacts.find_one({"name": name}, {"version": 1}, sort=[("version", -1)]) or {}
         try:
-            check_removable(name, version, newest.get("version", 0), MongoAliases(confirmed).present(name))
+            present = MongoAliases(confirmed).present(name)
+            check_removable(name, version, newest.get("version", 0), present, self.mongo.where)
         except ArtifactError as error:
             raise StoreError(str(error)) from error
 

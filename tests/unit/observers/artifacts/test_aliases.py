@@ -254,7 +254,7 @@ def test_move_of_another_form_is_no_move():
 
 def test_version_that_an_alias_names_is_not_removed(store):
     store.alias("net", "champion", 1)
-    with pytest.raises(ArtifactError, match=r"net:v1 is champion: .* sacristan artifacts alias net --remove champion"):
+    with pytest.raises(ArtifactError, match=r"net:v1 is champion: .* artifacts alias net --remove champion"):
         store.remove("net", 1)
     with pytest.raises(ArtifactError, match="net:v3 is the newest version, which net:latest names"):
         store.remove("net", 3)

@@ -181,7 +181,7 @@ def test_run_of_several_trainings_is_not_forked_but_resumed(write_run):
 @pytest.mark.parametrize("status", ["COMPLETED", "COMPLETED_WITH_LOSS"])
 def test_run_that_came_to_its_end_is_not_resumed(write_run, status):
     with pytest.raises(
-        LaunchError, match=rf"run 3 is {status}: nothing is left to do; .* sacristan fork 3 with epochs="
+        LaunchError, match=rf"run 3 is {status}: nothing is left to do; .* sacristan --store \S+ fork 3 with epochs="
     ):
         resume_launch(write_run(status=status))
 
