@@ -62,6 +62,9 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
         return vars(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    declared = getattr(type(value), "model_fields", None) or getattr(type(value), "__attrs_attrs__", None)
+    if isinstance(declared, Mapping | tuple):  # a model of pydantic, which has names, or a class of attrs
+        return {name: getattr(value, name) for name in (str(getattr(each, "name", each)) for each in declared)}
     return value._asdict() if isinstance(value, tuple) and hasattr(value, "_asdict") else None
 
 

@@ -140,8 +140,7 @@ class Capture:
         finally:
             if not self._logs_itself():
                 for name, (value, step) in self._held.items():
-                    with contextlib.suppress(MetricError):
-                        run.log_scalar(name, value, step)
+                    self._log_held(run, name, value, step)
             for name, value in before.items():
                 setattr(self, name, value)
 
@@ -168,8 +167,15 @@ class Capture:
         first, first_step = self._held.pop(name)
         self._passed_on.add(name)
         if self.run is not None:
-            self.run.log_scalar(name, first, first_step)
+            self._log_held(self.run, name, first, first_step)
         return False
+
+    def _log_held(self, run: LabRun, name: str, value: Any, step: Any) -> None:
+        """Log a point that was held back; what is no number is named."""
+        try:
+            run.log_scalar(name, value, step)
+        except MetricError as error:
+            self._warn("", f"held {name}", str(error))
 
     def lets(self, library: str) -> bool:
         """Return whether a library does its own work, too: it was named by `--also`, or no script is recorded here."""
@@ -308,11 +314,11 @@ class Capture:
         """
         if self.run is None or self.is_guest:
             return
+        fields = values if isinstance(values, Mapping) else vars(values)
         self._note(library, call, silent=True)
         if not self._has_settings:  # the words of the command line, which stood for them
             self._has_settings = True
             self.run.config.pop("args", None)
-        fields = values if isinstance(values, Mapping) else vars(values)
         self.run.update_config({str(name): value for name, value in fields.items()}, typed)
 
     def media(self, name: str, make: Callable[[], Media] | Media, step: Any = None, *, library: str, call: str) -> None:
@@ -339,6 +345,16 @@ class Capture:
         """Warn, once, that a call of the script is not recorded."""
         if self.run is not None:
             self._warn(library, call, f"{library}: {call} is not recorded")
+
+    @contextlib.contextmanager
+    def guarded(self, library: str, call: str) -> Iterator[None]:
+        """Keep errors of the block from the script, and name the call with its error once, as `unknown` does."""
+        try:
+            yield
+        except SacredInterrupt:
+            raise
+        except Exception as error:  # whatever objects of the script raise
+            self.unknown(library, f"{call} ({_text(error)})")
 
     # ------------------------------------------------------------------ what people are told
 
@@ -394,7 +410,8 @@ def watched(function: Callable[..., Any], note: Callable[..., None]) -> Callable
 
 
 def _text(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 class _Finder(Loader):

@@ -42,6 +42,27 @@ def run_script(text, folder, *words):
     return run(command, cwd=folder, stdout=PIPE, stderr=PIPE, text=True)
 
 
+NOT_RECORDED = """
+import numpy
+from {module} import SummaryWriter
+writer = SummaryWriter("events")
+for _ in range(2):
+    writer.add_custom_scalars({{"losses": {{"both": ["Multiline", ["loss"]]}}}})
+    writer.add_image_with_boxes("image", numpy.zeros((3, 4, 4)), numpy.array([[0, 0, 1, 1]]))
+    writer.add_scalar("loss", 0.5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["torch.utils.tensorboard", "tensorboardX"])
+def test_each_call_of_a_writer_that_is_not_recorded_is_named_once(tmp_path, module):
+    done = run_script(NOT_RECORDED.format(module=module), tmp_path)
+    assert done.returncode == 0, done.stderr
+    named = [line for line in done.stderr.splitlines() if "not recorded" in line]
+    calls = ("add_custom_scalars", "add_image_with_boxes")
+    assert named == [f"sacristan: tensorboard: {call} is not recorded" for call in calls]
+
+
 @pytest.mark.parametrize("module", ["torch.utils.tensorboard", pytest.param("tensorboardX", marks=pytest.mark.slow)])
 def test_record_has_what_event_files_have(tmp_path, module):
     pytest.importorskip(module)

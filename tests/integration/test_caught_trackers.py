@@ -290,6 +290,49 @@ def test_autologging_and_models_of_mlflow_are_recorded_and_calls_of_its_registry
         assert {"models/clf/MLmodel", "models/clf/model.pkl", "models/net/MLmodel"} <= {*found.artifacts}
 
 
+LEFT_OUT = """
+import aim, mlflow, numpy, wandb
+
+@mlflow.trace
+def trained(rate):
+    return rate
+
+with mlflow.start_run():
+    trained(0.1)
+    mlflow.set_tag("team", "vision")
+    mlflow.delete_tag("team")
+run = aim.Run()
+for tag in ("old", "new"):
+    run.add_tag(tag)
+run.remove_tag("old")
+run.log_info("a line")
+run.close()
+with wandb.init(project="p", mode="offline") as run:
+    table = wandb.Table(columns=["x", "y"], data=[[1, 2]])
+    values = {"line": wandb.plot.line(table, "x", "y"), "points": wandb.Object3D(numpy.zeros((4, 3))), "loss": 1.0}
+    run.log(values)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [[], ["mlflow", "aim", "wandb"]], ids=["alone", "also"])
+def test_what_is_not_recorded_of_each_library_is_named_once_and_nothing_stands_for_it(tmp_path, words):
+    for package in ("aim", "mlflow", "wandb"):
+        pytest.importorskip(package)
+    also = [word for library in words for word in ("--also", library)]
+    done = run_script(tmp_path, LEFT_OUT, *also, MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db")
+    assert done.returncode == 0, done.stderr
+    log_line, chart = ("track of LogRecord", "CustomChart") if words else ("log_info", "plot.line")
+    calls = ["mlflow: delete_tag", "mlflow: trace", f"aim: {log_line}", f"wandb: {chart}", "wandb: Object3D"]
+    named = [line for line in done.stderr.splitlines() if "is not recorded" in line]
+    assert sorted(named) == sorted(f"sacristan: {call} is not recorded" for call in calls)
+    with open_store(tmp_path / "my_runs") as store:
+        *_, tracked, last = sorted(store.find(), key=lambda found: found.id)
+        assert ([*tracked.tags], curves_of(last), [*last.media]) == (["new"], {"loss": ([0], [1.0])}, [])
+        assert "summary" not in last.info
+
+
 OF_AIMS_INTEGRATIONS = """
 import lightning, torch, transformers
 from aim.hugging_face import AimCallback

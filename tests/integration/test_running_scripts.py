@@ -541,6 +541,44 @@ print(parser.parse_args())
         {"subcommand": "fit", "fit": {"model": {"lr": 0.3}, "epochs": 2}},
         ["fit.model.lr"],
     ),
+    "subcommands of tyro": (
+        """
+import functools, tyro
+def train(data, lr: float = 0.1): return {"acc": lr}
+print(tyro.extras.subcommand_cli_from_dict({"train": functools.partial(train, "mnist"), "test": train}))
+""",
+        ["train", "--lr", "3"],
+        {"command": "train", "data": "mnist", "lr": 3.0},
+        ["lr"],
+    ),
+    "a tuple of tyro": (
+        """
+import attr, pydantic, tyro
+class Model(pydantic.BaseModel): width: int = 8
+@attr.s(auto_attribs=True)
+class Optimizer: lr: float = 0.1
+print(tyro.cli(tuple[Model, Optimizer]))
+""",
+        ["--1.lr", "3"],
+        {"0": {"width": 8}, "1": {"lr": 3.0}},
+        ["1.lr"],
+    ),
+    "a namespace that is a dict": (
+        """
+import argparse
+class Options(dict):
+    def __getattr__(self, name):
+        if name not in self: raise AttributeError(name)
+        return self[name]
+    __setattr__ = dict.__setitem__
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+print(parser.parse_args(namespace=Options()).lr)
+""",
+        ["--lr", "3"],
+        {"lr": 3.0},
+        ["lr"],
+    ),
     "click": (
         """
 import click
@@ -593,7 +631,13 @@ app.run(lambda argv: print(flags.FLAGS.lr))
         ["lr"],
     ),
 }
-NEEDS = {"two parsers": "argparse", "a subcommand of jsonargparse": "jsonargparse"}
+NEEDS = {
+    "two parsers": "argparse",
+    "a namespace that is a dict": "argparse",
+    "a subcommand of jsonargparse": "jsonargparse",
+    "subcommands of tyro": "tyro",
+    "a tuple of tyro": "tyro",
+}
 
 
 @pytest.mark.sampled(2)
@@ -612,6 +656,66 @@ def test_config_is_what_the_script_parsed(tmp_path, name):
         assert found.info["captured"] == {"click": ["command"]}
     entries = [entry for group in found.get("meta.origins") for entry in group["entries"]]
     assert sorted(entries) == typed
+
+
+NOT_UNDERSTOOD = {
+    "argparse": (
+        """
+import argparse
+class Options:
+    __slots__ = ("lr",)
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+for _ in range(2):
+    print(parser.parse_args(namespace=Options()).lr)
+""",
+        ["--lr=3"],
+        "argparse: parse_args (TypeError: vars() argument must have __dict__ attribute)",
+        {"args": ["--lr=3"]},
+    ),
+    "tyro": (
+        """
+import tyro
+class Trainer:
+    def __init__(self, lr: float = 0.1): self.learning_rate = lr
+for _ in range(2):
+    print(tyro.cli(Trainer).learning_rate)
+""",
+        ["--lr=3"],
+        "tyro: cli for Trainer",
+        {"args": ["--lr=3"]},
+    ),
+    "hydra": (
+        """
+import hydra
+from omegaconf import OmegaConf
+with open("config.yaml", "w") as stream:
+    stream.write("lr: 0.1\\ntwice: ${twice:2}\\n")
+@hydra.main(version_base=None, config_path=".", config_name="config")
+def main(config):
+    OmegaConf.register_new_resolver("twice", lambda number: 2 * number)
+    print(config.lr, config.twice)
+main()
+""",
+        ["lr=3"],
+        "hydra: what interpolations result in (UnsupportedInterpolationType: Unsupported interpolation type twice)",
+        {"lr": 3, "twice": "${twice:2}"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [*NOT_UNDERSTOOD])
+def test_parsed_settings_that_are_not_understood_are_named_once_and_the_script_runs_as_ever(tmp_path, name):
+    pytest.importorskip(name)
+    text, args, named, config = NOT_UNDERSTOOD[name]
+    (tmp_path / "train.py").write_text(text)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py", *args]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stdout) == started(["train.py", *args], tmp_path)[:2]
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stderr.splitlines() if "is not recorded" in line]
+    assert lines == [f"sacristan: {named} is not recorded"]
+    assert json.loads(json.dumps(only_run(tmp_path).config)) == config
 
 
 # ---------------------------------------------------------------------- commands

@@ -14,6 +14,7 @@ from typing import Any
 
 from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.loggers.open_runs import OpenRuns
+from sacristan.experiments.scripts.tracked_run import as_tags
 from sacristan.observers.media.kinds import Histogram, Image, Media, Text
 from sacristan.observers.record.other_trackers import label_of_aim
 
@@ -34,7 +35,7 @@ def attach(module: Any, capture: Capture) -> None:
     # A run of Aim sets further entries after that of the base class, which makes it.
     begun = sys.modules["aim.sdk.run"].BasicRun if capture.lets(_NAME) else run
     begun.__init__ = watched(begun.__init__, _without_result(calls.begin))
-    for name in ("track", "set", "log_artifact", "log_artifacts", "close", "add_tag"):
+    for name in ("track", "set", "log_artifact", "log_artifacts", "close", "add_tag", "remove_tag"):
         setattr(run, name, watched(getattr(run, name), _without_result(getattr(calls, name))))
     run.__setitem__ = watched(run.__setitem__, _without_result(calls.set))
     for name, change in (("name", calls.rename), ("description", calls.redescribe), ("experiment", calls.move)):
@@ -114,6 +115,11 @@ class _Calls:
         if (record := self._runs.record(run.hash)) is not None:
             record.tags = (*record.tags, str(tag))
 
+    def remove_tag(self, run: Any, tag: str) -> None:
+        if (record := self._runs.record(run.hash)) is not None:
+            removed = as_tags([str(tag)])
+            record.tags = tuple(each for each in record.tags if each not in removed)
+
     def close(self, run: Any) -> None:
         if run.hash not in self._closed:
             self._closed.add(run.hash)
@@ -192,6 +198,10 @@ class _Run:
     def add_tag(self, value: str) -> None:
         """Add a tag."""
         self.tags.append(value)
+
+    def remove_tag(self, value: str) -> None:
+        """Remove a tag."""
+        self.tags = [tag for tag in self.tags if tag != value]
 
     def log_artifact(self, path: Any, name: str | None = None, *, block: bool = False) -> None:
         """Do nothing."""

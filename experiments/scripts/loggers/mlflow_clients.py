@@ -21,8 +21,13 @@ from sacristan.observers.record.other_trackers import parse_value
 
 __all__ = ["LACKS", "attach", "prepare"]
 
-LACKS = ("log_image(synchronous=False)", "log_inputs", "traces", "registered models")
+LACKS = ("log_image(synchronous=False)", "log_inputs", "traces", "registered models", "delete_tag and the like")
 _NAME = "mlflow"
+# Calls of runs that are named, by the method which they come to.
+_NAMED = {
+    **{name: name for name in ("log_inputs", "delete_tag", "delete_run", "restore_run", "set_experiment_tag")},
+    "_log_artifact_async": "log_image(synchronous=False)",
+}
 # Methods of the registry of models that change it.
 _CHANGING = ("create_", "update_", "rename_", "set_", "transition_", "copy_", "link_", "delete_")
 _PARENT, _TITLE, _NOTE, _OWN = "mlflow.parentRunId", "mlflow.runName", "mlflow.note.content", "mlflow."
@@ -44,10 +49,13 @@ def attach(module: Any, capture: Capture) -> None:
     for name in [name for name in vars(_Calls) if not name.startswith("_")]:
         if hasattr(service, name):
             setattr(service, name, watched(getattr(service, name), getattr(calls, name)))
-    for name, call in (("log_inputs", "log_inputs"), ("_log_artifact_async", "log_image(synchronous=False)")):
+    for name, call in _NAMED.items():
         if hasattr(service, name):
             _name(service, name, call, capture)
+    from mlflow.tracing.client import TracingClient
     from mlflow.tracking._model_registry.client import ModelRegistryClient
+
+    _name(TracingClient, "start_trace", "trace", capture)
 
     for name in vars(ModelRegistryClient):
         if name.startswith(_CHANGING):

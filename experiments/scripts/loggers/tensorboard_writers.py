@@ -16,7 +16,7 @@ from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Tex
 
 __all__ = ["LACKS", "attach"]
 
-LACKS = ("add_audio", "add_embedding", "add_graph", "add_mesh", "add_pr_curve", "add_tensor", "add_video", "walltime")
+LACKS = ("other calls, such as add_audio, add_embedding, add_graph, add_mesh, add_pr_curve, add_video", "walltime")
 _NAME = "tensorboard"
 # Folders that say what their points are of, whether or not another writer has the same tags.
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "test")
@@ -40,8 +40,8 @@ def attach(module: Any, capture: Capture) -> None:
         _watch(writer, call, getattr(records, call))
     for call in _MEDIA:
         _watch(writer, call, _with_names(getattr(writer, call), functools.partial(records.add_medium, call)))
-    for call in LACKS:
-        if call in vars(writer):
+    for call in [name for name in vars(writer) if name.startswith("add_")]:
+        if not hasattr(_Calls, call) and call not in _MEDIA:
             _watch(writer, call, functools.partial(_ignore, capture, call))
 
 

@@ -212,14 +212,22 @@ class StandIn(ModuleType):
             if name == "finish":
                 return None
             raise self.Error(f"You must call {self._library}.init() before {self._library}.{name}()")
-        if (
-            name == "log" and args and isinstance(args[0], (dict, Mapping))
-        ):  # what is not recorded was said when it was made
-            values = as_numbers(args[0]) or {
-                key: value for key, value in args[0].items() if not isinstance(value, _Nothing)
-            }
+        if name == "log" and "data" in kwargs:
+            args = (kwargs.pop("data"), *args)
+        if name == "log" and args and isinstance(args[0], (dict, Mapping)):
+            values = as_numbers(args[0]) or {key: value for key, value in args[0].items() if self._can_log(value)}
             args = (values, *args[1:])
         return getattr(run, name)(*args, **kwargs)
+
+    def _can_log(self, value: Any) -> bool:
+        """Return whether a value is recorded; an object of the library's own that has no twin is named."""
+        if isinstance(value, _Nothing):  # was named when it was made
+            return False
+        kind = type(value)
+        if kind.__module__.partition(".")[0] != self._library:
+            return True
+        self._unknown(kind.__name__)
+        return False
 
     def _begun(self, given: Mapping[str, Any]) -> _Run:
         """Return the run of the script, or its next one; in an experiment one that only counts its steps."""

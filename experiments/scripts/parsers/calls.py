@@ -58,24 +58,49 @@ def attach_fire(module: Any, capture: Capture) -> None:
 def attach_tyro(module: Any, capture: Capture) -> None:
     """Watch `tyro.cli`, which returns an object or calls a function; its arguments are known when it begins."""
 
-    def note(config: Any, args: Any) -> None:
+    def note(config: Any, args: Any, command: str | None = None) -> None:
         words = sys.argv[1:] if args is None else list(args)
         settings = as_setting(config)
+        if isinstance(settings, list):  # of a tuple, whose options are `--0.lr`, `--1.width`
+            settings = {str(index): value for index, value in enumerate(settings)}
         if isinstance(settings, dict):
-            capture.config(settings, typed_in(words, settings), library="tyro", call="cli")
+            typed = typed_in(words, settings)
+            settings |= {} if command is None else {"command": command}
+            capture.config(settings, typed, library="tyro", call="cli")
+        else:
+            capture.unknown("tyro", f"cli for {type(config).__name__}")
 
     def note_result(result: Any, f: Any, *_: Any, args: Any = None, **options: Any) -> None:
-        if not inspect.isroutine(f):
+        if not _is_called(f):
             note(result[0] if options.get("return_unknown_args") else result, args)
 
-    watched_cli = watched(module.cli, note_result)
+    def noting(function: Any, args: Any, command: str | None = None) -> Any:
+        """Return a function that tells its arguments when it is called; of a partial one, those that are left."""
+        if isinstance(function, functools.partial):
+            return functools.partial(noting(function.func, args, command), *function.args, **function.keywords)
+        return _noting(function, lambda config: note(config, args, command)) if _is_called(function) else function
 
+    watched_cli, from_dict = watched(module.cli, note_result), module.extras.subcommand_cli_from_dict
+
+    @functools.wraps(module.cli)
     def cli(f: Any, *others: Any, **options: Any) -> Any:
-        if inspect.isroutine(f) and capture.run is not None:
-            f = _noting(f, lambda config: note(config, options.get("args")))
+        if capture.run is not None:
+            f = noting(f, options.get("args"))
         return watched_cli(f, *others, **options)
 
-    module.cli = cli
+    @functools.wraps(from_dict)
+    def subcommand_cli_from_dict(subcommands: Any, *others: Any, **options: Any) -> Any:
+        if capture.run is not None:
+            args = options.get("args")
+            subcommands = {name: noting(function, args, name) for name, function in subcommands.items()}
+        return from_dict(subcommands, *others, **options)
+
+    module.cli, module.extras.subcommand_cli_from_dict = cli, subcommand_cli_from_dict
+
+
+def _is_called(f: Any) -> bool:
+    """Return whether a parser calls this for what it does, not for the object that it returns."""
+    return inspect.isroutine(f) or isinstance(f, functools.partial)
 
 
 def _noting(function: Any, note: Any) -> Any:

@@ -24,12 +24,10 @@ def attach(module: Any, capture: Capture) -> None:
     @functools.wraps(run_job)
     def run(task_function: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
         jobs = capture.jobs if str(config.hydra.mode).endswith("MULTIRUN") else None
-        try:
+        with capture.guarded("hydra", "run_job"):
             if jobs is not None:
                 jobs.begin([str(word) for word in config.hydra.overrides.task])
             _tell(capture, config)
-        except Exception:  # an interpolation that cannot be resolved, which Hydra itself will report
-            capture.unknown("hydra", "run_job")
         done = run_job(task_function, config, *args, **kwargs)
         if jobs is not None:
             error = done._return_value if done.status.name == "FAILED" else None
@@ -55,4 +53,8 @@ def _tell(capture: Capture, config: Any) -> None:
 
     overrides = [str(word).lstrip("+~").partition("=")[0] for word in config.hydra.overrides.task]
     settings = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
-    capture.config(OmegaConf.to_container(settings, resolve=True), overrides, library="hydra", call="main")
+    found = OmegaConf.to_container(settings)
+    # One that cannot be resolved yet leaves all as they are written: the script may register its resolver later.
+    with capture.guarded("hydra", "what interpolations result in"):
+        found = OmegaConf.to_container(settings, resolve=True)
+    capture.config(found, overrides, library="hydra", call="main")

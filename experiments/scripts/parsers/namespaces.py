@@ -63,8 +63,8 @@ def attach_argparse(module: ModuleType, capture: Capture) -> None:
         with parsing() as typed:
             result = parse(self, *args, **kwargs)
         if typed is not None:
-            with contextlib.suppress(Exception):  # whatever a namespace of the script's own holds
-                capture.config(vars(result[0]), sorted(typed), library="argparse", call="parse_args")
+            with capture.guarded("argparse", "parse_args"):
+                capture.config(result[0], sorted(typed), library="argparse", call="parse_args")
         return result
 
     @functools.wraps(convert)
@@ -89,19 +89,17 @@ def attach_jsonargparse(module: Any, capture: Capture) -> None:
         with parsing() as typed:  # it calls the method of argparse, which would tell the names of its options
             found = parse(self, args, *others, **options)
         if typed is not None and capture.run is not None:
-            _tell_nested(capture, found, sys.argv[1:] if args is None else args)
+            with capture.guarded("jsonargparse", "parse_args"):
+                _tell_nested(capture, found, sys.argv[1:] if args is None else args)
         return found
 
     module.ArgumentParser.parse_args = parse_args
 
 
 def _tell_nested(capture: Capture, found: Any, words: Any) -> None:
-    try:
-        config = {name: value for name, value in found.as_dict().items() if name not in ("config", "__path__")}
-        typed = typed_in([str(word) for word in words], config) if isinstance(words, list | tuple) else []
-        capture.config(config, typed, library="jsonargparse", call="parse_args")
-    except Exception:  # whatever a namespace of the script's own holds
-        capture.unknown("jsonargparse", "parse_args")
+    config = {name: value for name, value in found.as_dict().items() if name not in ("config", "__path__")}
+    typed = typed_in([str(word) for word in words], config) if isinstance(words, list | tuple) else []
+    capture.config(config, typed, library="jsonargparse", call="parse_args")
 
 
 # ---------------------------------------------------------------------- absl
