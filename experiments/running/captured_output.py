@@ -51,7 +51,7 @@ PART_BYTES = 2**20
 # How long processes that still print are waited for, when the run ends.
 _PATIENCE_S = 1.0
 # Processes that libraries start, and that end after the one that started them.
-_HELPERS = re.compile(r"multiprocessing\.(resource_tracker|forkserver)|\bloky\b|wandb|_inductor/compile_worker")
+_HELPERS = r"multiprocessing\.(resource_tracker|forkserver)|\bloky\b|wandb|_inductor/compile_worker"
 
 
 def read_parts(out: CapturedStdout) -> Iterator[str]:
@@ -179,7 +179,7 @@ def _end(tee: _Tee) -> None:
     """
     deadline = time.monotonic() + _PATIENCE_S
     process = tee.process
-    while process.poll() is None:
+    while not _has_ended(process):
         holders = {} if time.monotonic() < deadline and not _is_idle(process) else _holders(tee)
         if time.monotonic() > deadline:
             names = ", ".join(f"{name} (process {pid})" for pid, (name, _) in holders.items()) or "another process"
@@ -187,9 +187,14 @@ def _end(tee: _Tee) -> None:
         if time.monotonic() > deadline or (holders and all(is_helper for _, is_helper in holders.values())):
             process.terminate()
             break
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=0.02)
     process.wait()
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Return whether a process has ended, which it may still do within 20 ms."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=0.02)
+    return process.returncode is not None
 
 
 def _is_idle(tee: subprocess.Popen[bytes]) -> bool:
@@ -211,7 +216,7 @@ def _holders(tee: _Tee) -> dict[int, tuple[str, bool]]:
             ):
                 words = (path / "cmdline").read_bytes().decode("utf-8", "replace")
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                is_helper = parent == os.getpid() and _HELPERS.search(words) is not None
+                is_helper = parent == os.getpid() and re.search(_HELPERS, words) is not None
                 holders[int(path.name)] = (path / "comm").read_text().strip(), is_helper
     return holders
 

@@ -15,10 +15,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from sacristan.configs.later import Later
+from sacristan.experiments.running.machine_counters import COUNTERS
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.provenance.machine import load_nvml, open_gpus
 
@@ -63,7 +62,6 @@ class Sampler:
         nvml: Any = None,
         elapsed_s: float = 0.0,
     ) -> None:
-        self._psutil = Later("psutil")
         self._nvml = nvml or load_nvml()
         self._log = log
         self._folder = folder
@@ -104,13 +102,12 @@ class Sampler:
 
     def _open(self, stack: contextlib.ExitStack) -> None:
         """Create a reader for each source; counters start here."""
-        psutil = self._psutil
         sources: dict[str, Callable[[], Reader]] = {
-            "cpu": lambda: _Cpu(psutil),
-            "memory": lambda: functools.partial(_memory, psutil),
-            "disk": lambda: _Growth(functools.partial(_disk, psutil)),
+            "cpu": _Cpu,
+            "memory": lambda: _memory,
+            "disk": lambda: _Growth(_disk),
             "free disk": lambda: functools.partial(_free, self._folder),
-            "network": lambda: _Growth(functools.partial(_network, psutil)),
+            "network": lambda: _Growth(_network),
         }
         for name, make in sources.items():
             with self._guard(name):
@@ -145,31 +142,19 @@ class Sampler:
 class _Cpu:
     """Shares of CPU time since the last reading: of all cores, and of one core by this process and its descendants."""
 
-    def __init__(self, psutil: ModuleType) -> None:
-        self._psutil = psutil
-        self._process = psutil.Process()
-        # psutil reads it since its last call on this thread.
-        psutil.cpu_percent()
-        self._at, self._used_s = time.monotonic(), self.used_s()
+    def __init__(self) -> None:
+        self._at, self._used_s, self._times = time.monotonic(), COUNTERS.used_s(), COUNTERS.cpu_times()
 
     def __call__(self) -> dict[str, float]:
         at = time.monotonic()
         if at - self._at < _SHORTEST_S:
             return {}
-        used_s = self.used_s()
-        # It falls where a descendant ends without having been waited for.
-        share = max(0.0, used_s - self._used_s) / (at - self._at)
-        self._at, self._used_s = at, used_s
-        return {"cpu_percent": self._psutil.cpu_percent(), "process_cpu_percent": 100 * share}
-
-    def used_s(self) -> float:
-        """Return the CPU seconds of the process, its living descendants, and those that it has waited for."""
-        total = 0.0
-        for process in (self._process, *self._process.children(recursive=True)):
-            with contextlib.suppress(self._psutil.Error):  # it may have just ended
-                times = process.cpu_times()
-                total += times.user + times.system + times.children_user + times.children_system
-        return round(total, 6)  # of the same ticks the same, in whatever order they were added
+        used_s, (busy, total) = COUNTERS.used_s(), COUNTERS.cpu_times()
+        # They fall where a descendant ends without having been waited for, or a core is taken away.
+        own = max(0.0, used_s - self._used_s) / (at - self._at)
+        of_all = max(0.0, busy - self._times[0]) / max(1e-9, total - self._times[1])
+        self._at, self._used_s, self._times = at, used_s, (busy, total)
+        return {"cpu_percent": round(100 * min(1.0, of_all), 1), "process_cpu_percent": 100 * own}
 
 
 class _Growth:
@@ -190,31 +175,24 @@ class _Growth:
         return dict(self._grown)
 
 
-def _memory(psutil: ModuleType) -> dict[str, float]:
-    return {
-        "memory_percent": psutil.virtual_memory().percent,
-        "process_memory_bytes": psutil.Process().memory_info().rss,
-    }
+def _memory() -> dict[str, float]:
+    percent, own = COUNTERS.memory()
+    return {"memory_percent": percent, "process_memory_bytes": own}
 
 
-def _disk(psutil: ModuleType) -> dict[str, dict[str, int]]:
-    try:
-        counted = psutil.disk_io_counters(perdisk=False)
-    except NotImplementedError:  # some containers show no disks
-        counted = None
-    if counted is None:
-        return {}
-    return {"all": {"disk_read_bytes": counted.read_bytes, "disk_write_bytes": counted.write_bytes}}
+def _disk() -> dict[str, dict[str, int]]:
+    counted = COUNTERS.disks()
+    return {} if counted is None else {"all": {"disk_read_bytes": counted[0], "disk_write_bytes": counted[1]}}
 
 
 def _free(folder: str | Path) -> dict[str, float]:
     return {"disk_free_bytes": shutil.disk_usage(folder).free}
 
 
-def _network(psutil: ModuleType) -> dict[str, dict[str, int]]:
+def _network() -> dict[str, dict[str, int]]:
     return {
-        name: {"network_sent_bytes": counted.bytes_sent, "network_received_bytes": counted.bytes_recv}
-        for name, counted in psutil.net_io_counters(pernic=True).items()
+        name: {"network_sent_bytes": sent, "network_received_bytes": received}
+        for name, (sent, received) in COUNTERS.networks().items()
         if not name.startswith(_LOOPBACK)
     }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import datetime
 import hashlib
 import json
@@ -20,7 +19,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacristan.ingredients.errors import ConfigError, RankError
 from sacristan.observers.record.identity import start_of
@@ -62,8 +61,7 @@ _SIGNALS = {
 _TAIL_BYTES, _QUOTED = 2**18, 4
 
 
-@dataclasses.dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The processes of one launch, and the rank of this one.
 
     Attributes:

@@ -113,14 +113,14 @@ def is_loose(folder: str) -> bool:
     """Tell whether a folder contains neither installed packages nor Python's own modules."""
     if not folder or not {"site-packages", "dist-packages"}.isdisjoint(folder.split(os.sep)):  # noqa: PTH206
         return False
-    real = Path(folder).resolve()
-    return not any(real.is_relative_to(own) for own in _own_folders())
+    return not os.path.join(_real_folder(folder), "").startswith(_own_folders())  # noqa: PTH118
 
 
 @functools.cache
-def _own_folders() -> tuple[Path, ...]:
+def _own_folders() -> tuple[str, ...]:
     """Return where Python keeps its own modules."""
-    return tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+    paths = sysconfig.get_paths()
+    return tuple(os.path.join(os.path.realpath(paths[name]), "") for name in ("stdlib", "platstdlib"))  # noqa: PTH118
 
 
 # ---------------------------------------------------------------------- sources of the lab
@@ -179,7 +179,7 @@ def is_installed(folder: str) -> bool:
 def source_name(file: str | Path, base_dir: str | Path) -> str | None:
     """Return the path of a file below a folder, by its own name or after following links; None if it is elsewhere."""
     name = _name_below(str(file), str(base_dir))
-    if name is None and Path(file).is_symlink():
+    if name is None and os.path.islink(file):  # noqa: PTH114
         return _name_below(str(Path(file).resolve()), str(base_dir))
     return name
 
@@ -249,18 +249,19 @@ class Libraries:
         for name, file in itertools.chain.from_iterable(loose):
             if source_name(file, self._lab) is not None:
                 continue
-            depth = name.count(".") + os.path.basename(file).startswith("__init__.")  # noqa: PTH119
-            if name in ("__main__", "__mp_main__") or depth >= len(Path(file).parts) - 1:
+            parts = file.split(os.sep)  # noqa: PTH206
+            depth = name.count(".") + parts[-1].startswith("__init__.")
+            if name in ("__main__", "__mp_main__") or depth >= len(parts) - 1:
                 continue
             top = name.partition(".")[0]
             # That of its top package, whose modules may lie beside it, as the lab's do in a checkout.
-            folder = Path(getattr(sys.modules.get(top), "__file__", None) or "").parent.parent
-            if depth == 0 or not Path(file).is_relative_to(folder):
-                folder = Path(file).parents[depth]
-            digest = file_digest(Path(file))
+            folder = _folder(_folder(getattr(sys.modules.get(top), "__file__", None) or ""))
+            if depth == 0 or not (folder and file.startswith(f"{folder}{os.sep}")):
+                folder = os.sep.join(parts[: -1 - depth])  # noqa: PTH118
+            digest = file_digest(file)
             if digest is not None:
-                folders.setdefault(top, str(folder))
-                files.setdefault(top, {})[Path(file).relative_to(folder).as_posix()] = digest
+                folders.setdefault(top, os.path.normpath(folder or os.sep))
+                files.setdefault(top, {})[file[len(folder) + 1 :].replace(os.sep, "/")] = digest
         self.found = {name: self._entry(folders[name], files[name]) for name in sorted(files)}
         return self.found != before
 
@@ -281,18 +282,20 @@ def _digest_of(files: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def file_digest(path: Path) -> str | None:
+def file_digest(path: str | Path) -> str | None:
     """Return the SHA-256 of a file, which is read again only if it has changed; None if it cannot be read."""
     try:
-        status = path.stat()
-        return _file_digest(path, status.st_mtime_ns, status.st_size, status.st_ino)
+        status = os.stat(path)  # noqa: PTH116
+        return _file_digest(path, status.st_size, status.st_mtime_ns, status.st_ino)
     except OSError:
         return None
 
 
 @functools.lru_cache(4096)
-def _file_digest(path: Path, *status: int) -> str:
-    with path.open("rb") as stream:
+def _file_digest(path: str | Path, size: int, *_: int) -> str:
+    with open(path, "rb") as stream:  # noqa: PTH123
+        if size < 2**20:  # for most modules, the buffer of `file_digest` takes longer than the file
+            return hashlib.sha256(stream.read()).hexdigest()
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -6,7 +6,6 @@ memory, up to a bound, and are retried; beyond the bound the oldest are dropped,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import json
@@ -14,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacristan.observers.errors import RecordError
 from sacristan.observers.record.append_file import AppendFile
@@ -34,7 +33,6 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True)
 class Content:
     """The content of a media file.
 
@@ -46,11 +44,10 @@ class Content:
         images: Contents that it refers to by their `file`.
     """
 
-    data: bytes
-    suffix: str
-    content_type: str
-    meta: dict[str, Any]
-    images: tuple[Content, ...] = ()
+    def __init__(
+        self, data: bytes, suffix: str, content_type: str, meta: dict[str, Any], images: tuple[Content, ...] = ()
+    ) -> None:
+        self.data, self.suffix, self.content_type, self.meta, self.images = data, suffix, content_type, meta, images
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -68,8 +65,7 @@ class Content:
         return len(self.data) + sum(len(image.data) for image in self.images)
 
 
-@dataclasses.dataclass(frozen=True)
-class MediaEntry:
+class MediaEntry(NamedTuple):
     """A logged medium, as observers receive it.
 
     Attributes:
@@ -88,7 +84,7 @@ class MediaEntry:
 
 
 MAX_WAITING_BYTES = 64 * 2**20
-_MEDIA_FILE = re.compile(rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}")
+_MEDIA_FILE = rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}"
 
 
 class MediaFiles:
@@ -212,8 +208,7 @@ def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
 # ---------------------------------------------------------------------- reading
 
 
-@dataclasses.dataclass(frozen=True)
-class MediaRecord:
+class MediaRecord(NamedTuple):
     """A medium in the record of a run.
 
     Attributes:
@@ -243,7 +238,7 @@ def media_path(folder: Path, file: Any) -> Path:
 
     Raises RecordError if that is not the name of a content, because it may lead out of the folder.
     """
-    if not isinstance(file, str) or not _MEDIA_FILE.fullmatch(file):
+    if not isinstance(file, str) or not re.fullmatch(_MEDIA_FILE, file):
         raise RecordError(
             f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "
             "by this program, remove the entry"

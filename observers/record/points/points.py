@@ -68,7 +68,7 @@ TICKS_PER_S = 100
 Names = Mapping[int, tuple[str, bool]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Series:
     """The points of one metric, in the order of logging.
 

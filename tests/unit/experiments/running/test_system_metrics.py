@@ -3,6 +3,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
+import time
 import types
 
 import psutil
@@ -10,6 +11,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.running import system_metrics
+from sacristan.experiments.running.machine_counters import LinuxCounters, PsutilCounters
 from sacristan.experiments.running.system_metrics import Sampler, check_interval
 
 ALWAYS = {
@@ -20,6 +22,13 @@ ALWAYS = {
     "disk_free_bytes",
 }
 HOUR_S = 3600.0
+BY_EACH = pytest.mark.parametrize(
+    "counters",
+    [
+        pytest.param(LinuxCounters(), marks=pytest.mark.skipif(sys.platform != "linux", reason="no /proc"), id="proc"),
+        pytest.param(PsutilCounters(), id="psutil"),
+    ],
+)
 
 
 class Log:
@@ -86,20 +95,20 @@ while True: pass
 
 
 @pytest.mark.slow
-def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for():
-    cpu = system_metrics._Cpu(psutil)
+@BY_EACH
+def test_cpu_of_a_child_counts_while_it_lives_and_once_it_was_waited_for(counters):
     child = subprocess.Popen([sys.executable, "-c", BURNS], stdin=subprocess.PIPE)
     try:
         used = psutil.Process(child.pid).cpu_times
         while used().user < 0.5:
             pass
         own = psutil.Process().cpu_times()
-        living = cpu.used_s()
+        living = counters.used_s()
         assert living >= own.user + own.system + own.children_user + own.children_system + 0.5
     finally:
         child.kill()
         child.communicate()
-    assert cpu.used_s() >= living
+    assert counters.used_s() >= living
 
 
 # A child that waits for its own child, which ends with its stdin.
@@ -114,23 +123,48 @@ input()
 """
 
 
-def test_cpu_of_a_grandchild_counts():
-    cpu = system_metrics._Cpu(psutil)
+@BY_EACH
+def test_cpu_of_a_grandchild_counts(counters):
     command = [sys.executable, "-S", "-c", USED_BY_A_GRANDCHILD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as child:
         used = psutil.Process(int(child.stdout.readline())).cpu_times()
         own = psutil.Process().cpu_times()
         before = own.user + own.system + own.children_user + own.children_system
-        assert cpu.used_s() >= round(before + used.user + used.system, 6)
+        assert counters.used_s() >= round(before + used.user + used.system, 6)
         child.communicate()
 
 
 def test_cpu_over_next_to_no_time_is_left_out():
-    cpu = system_metrics._Cpu(psutil)
+    cpu = system_metrics._Cpu()
     cpu._at += HOUR_S
     assert cpu() == {}
     cpu._at -= HOUR_S + 1
     assert set(cpu()) == {"cpu_percent", "process_cpu_percent"}
+
+
+@BY_EACH
+def test_share_of_all_cores_grows_with_what_burns_on_them(counters):
+    busy, total = counters.cpu_times()
+    deadline = time.thread_time() + 0.1
+    while time.thread_time() < deadline:
+        pass
+    later, total_later = counters.cpu_times()
+    assert 0 < later - busy <= total_later - total
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
+def test_proc_and_psutil_count_the_same():
+    ours, theirs = LinuxCounters(), PsutilCounters()
+    (percent, own), (their_percent, their_own) = ours.memory(), theirs.memory()
+    assert percent == pytest.approx(their_percent, abs=5)
+    assert own == pytest.approx(their_own, rel=0.2)
+    # What others do meanwhile only adds to it.
+    before, found, after = theirs.disks(), ours.disks(), theirs.disks()
+    assert (before is None) == (found is None)
+    assert found is None or (before <= found <= after)
+    before, found, after = theirs.networks(), ours.networks(), theirs.networks()
+    assert before.keys() <= found.keys() | after.keys()
+    assert all(before[name] <= found[name] <= after[name] for name in before.keys() & found.keys() & after.keys())
 
 
 # Its thread
@@ -218,18 +252,11 @@ def test_source_that_cannot_be_opened_is_said_once_and_the_rest_goes_on(log, sam
     ]
 
 
-def test_container_without_disks_and_network_has_no_such_series():
-    class Bare:
-        @staticmethod
-        def disk_io_counters(perdisk):
-            raise NotImplementedError("no /proc/diskstats")
-
-        @staticmethod
-        def net_io_counters(pernic):
-            return {"lo": types.SimpleNamespace(bytes_sent=9, bytes_recv=9)}
-
-    assert system_metrics._disk(Bare) == {}
-    assert system_metrics._network(Bare) == {}
+def test_container_without_disks_and_network_has_no_such_series(monkeypatch):
+    bare = types.SimpleNamespace(disks=lambda: None, networks=lambda: {"lo": (9, 9)})
+    monkeypatch.setattr(system_metrics, "COUNTERS", bare)
+    assert system_metrics._disk() == {}
+    assert system_metrics._network() == {}
 
 
 def test_growth_counts_from_the_start_and_survives_devices_that_come_and_go():
