@@ -112,6 +112,31 @@ def test_record_has_what_an_import_of_the_event_files_has(tmp_path):
         assert media == {(medium.name, medium.kind, medium.step) for medium in imported.media}
 
 
+TRIALS = """
+from torch.utils.tensorboard import SummaryWriter
+writer = SummaryWriter("events")
+writer.add_scalar("loss", 1.0, 0)
+for lr in (0.25, 0.5):
+    for final in (3.0, 4.0):
+        writer.add_hparams({"lr": lr}, {"loss": final, "score": lr})
+with SummaryWriter("other") as other:
+    other.add_hparams({"lr": 0.75}, {"score": 0.75})
+"""
+
+
+def test_further_hyperparameters_are_parts_of_the_record_and_mix_with_no_curve(tmp_path):
+    done = run_script(TRIALS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert found.config == {"lr": 0.25, "run_2": {"lr": 0.5}, "other": {"lr": 0.75}}
+        own = {name: found.metric(name).values.tolist() for name in found.metrics if not name.startswith("system/")}
+    assert own == {
+        "loss": [1.0], "hparams/loss": [3.0, 4.0], "score": [0.25, 0.25],
+        "run_2/loss": [3.0, 4.0], "run_2/score": [0.5, 0.5], "other/score": [0.75],
+    }  # fmt: skip
+
+
 def test_values_of_two_libraries_are_kept_once(tmp_path):
     text = """
 from sacristan.experiments.scripts.capturing import capture

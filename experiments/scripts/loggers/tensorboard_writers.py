@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacristan.experiments.scripts.capturing import Capture, watched
+from sacristan.experiments.scripts.loggers.open_runs import Part
 from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Text
+from sacristan.observers.record.other_trackers import part_name
 
 __all__ = ["LACKS", "attach"]
 
@@ -36,8 +38,9 @@ def attach(module: Any, capture: Capture) -> None:
     is_of_torch = module.__name__.startswith("torch")
     records = _Calls(capture, is_of_torch=is_of_torch)
     writer.add_hparams = records.within_hparams(writer.add_hparams)
-    for call in ("add_scalar", "add_scalars", "add_hparams"):
+    for call in ("add_scalar", "add_scalars"):
         _watch(writer, call, getattr(records, call))
+    _watch(writer, "add_hparams", _with_names(writer.add_hparams, records.add_hparams))
     for call in _MEDIA:
         _watch(writer, call, _with_names(getattr(writer, call), functools.partial(records.add_medium, call)))
     for call in [name for name in vars(writer) if name.startswith("add_")]:
@@ -66,16 +69,36 @@ def _ignore(capture: Capture, call: str, *_: Any, **__: Any) -> None:
     capture.unknown(_NAME, call)
 
 
+class _Trial(NamedTuple):
+    """Hyperparameters of a writer: the part of the record that they are, and the names of their metrics in it."""
+
+    part: Part
+    names: dict[str, str]
+
+    def name(self, name: str, curves: Container[str]) -> str:
+        """Return the name of a metric of `add_hparams`, which may repeat that of a curve."""
+        if name not in self.names:
+            own = self.part.of(name)
+            self.names[name] = self.part.of(f"hparams/{name}") if own in curves else own
+        return self.names[name]
+
+
 class _Calls:
     """The calls of writers, with their results and signatures: what each tells the run."""
 
     def __init__(self, capture: Capture, *, is_of_torch: bool) -> None:
         self._capture = capture
         self._is_of_torch = is_of_torch
+        self._in_hparams = False
+        self._begin_run()
+
+    def _begin_run(self) -> None:
+        self._run = self._capture.run
         # The folder of the first writer, and what the tags of each other one begin with.
         self._first: str | None = None
         self._prefixes: dict[str, str] = {}
-        self._in_hparams = False
+        # By folder and hyperparameters.
+        self._trials: dict[tuple[str, str], _Trial] = {}
 
     def within_hparams(self, add_hparams: Callable[..., None]) -> Callable[..., None]:
         """Return the method such that the writer which it makes for the metrics is not watched."""
@@ -92,6 +115,8 @@ class _Calls:
 
     def _new_prefix(self, folder: str) -> str:
         """Return what the tags of a writer begin with: nothing for the first one, else the name of its folder."""
+        if self._run is not self._capture.run:
+            self._begin_run()
         name = Path(folder).name
         if self._first is None:
             self._first = folder
@@ -100,7 +125,7 @@ class _Calls:
         return self._prefixes[folder]
 
     def _name(self, writer: Any, tag: str) -> str:
-        folder = str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
+        folder = _folder(writer)
         prefix = self._prefixes.get(folder)
         if prefix is None:
             prefix = self._new_prefix(folder)
@@ -127,22 +152,35 @@ class _Calls:
         values = {f"{folder}{name}/{main_tag}": value for name, value in tag_scalar_dict.items()}
         self._capture.log(values, _step(global_step), library=_NAME, call="add_scalars")
 
-    def add_hparams(
-        self,
-        _: Any,
-        writer: Any,
-        hparam_dict: Mapping[str, Any],
-        metric_dict: Mapping[str, Any],
-        *__: Any,
-        **more: Any,
-    ) -> None:
-        self._capture.config(hparam_dict, library=_NAME, call="add_hparams")
-        self._capture.log(metric_dict, _step(more.get("global_step")), library=_NAME, call="add_hparams")
+    def add_hparams(self, given: Mapping[str, Any]) -> None:
+        settings, run = given["hparam_dict"], self._capture.run
+        if run is None:
+            return
+        trial = self._trial(_folder(given["self"]), settings, given.get("run_name") or given.get("name") or "")
+        self._capture.config(trial.part.nested(settings), library=_NAME, call="add_hparams")
+        values = {trial.name(name, run.position()["metrics"]): value for name, value in given["metric_dict"].items()}
+        self._capture.log(values, _step(given.get("global_step")), library=_NAME, call="add_hparams")
+
+    def _trial(self, folder: str, settings: Mapping[str, Any], name: str) -> _Trial:
+        """Return the trial of hyperparameters: the first is the run itself, each further one a part of its record."""
+        if self._run is not self._capture.run:
+            self._begin_run()
+        key = folder, repr(sorted(settings.items(), key=str))
+        if key not in self._trials:
+            others = {trial.part.name for trial in self._trials.values()}
+            is_of_writer = any(folder == other for other, _ in self._trials)
+            named = name.strip("./") or ("" if is_of_writer else Path(folder).name)
+            self._trials[key] = _Trial(Part(0, part_name(named, "", others) if others else ""), {})
+        return self._trials[key]
 
     def add_medium(self, call: str, given: Mapping[str, Any]) -> None:
         for make in _MEDIA[call](given):
             name, step = self._name(given["self"], given["tag"]), _step(given["global_step"])
             self._capture.media(name, make, step, library=_NAME, call=call)
+
+
+def _folder(writer: Any) -> str:
+    return str(getattr(writer, "log_dir", None) or getattr(writer, "logdir", ""))
 
 
 def _step(step: Any) -> Any:
