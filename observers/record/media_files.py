@@ -6,6 +6,7 @@ memory, up to a bound, and are retried; beyond the bound the oldest are dropped,
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@dataclasses.dataclass(frozen=True)
 class Content:
     """The content of a media file.
 
@@ -44,10 +46,11 @@ class Content:
         images: Contents that it refers to by their `file`.
     """
 
-    def __init__(
-        self, data: bytes, suffix: str, content_type: str, meta: dict[str, Any], images: tuple[Content, ...] = ()
-    ) -> None:
-        self.data, self.suffix, self.content_type, self.meta, self.images = data, suffix, content_type, meta, images
+    data: bytes
+    suffix: str
+    content_type: str
+    meta: dict[str, Any]
+    images: tuple[Content, ...] = ()
 
     @functools.cached_property
     def sha256(self) -> str:

@@ -149,7 +149,7 @@ def test_share_of_all_cores_grows_with_what_burns_on_them(counters):
     while time.thread_time() < deadline:
         pass
     later, total_later = counters.cpu_times()
-    assert 0 < later - busy <= total_later - total
+    assert 0 < later - busy <= total_later - total + 1e-6  # differences of floats
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc")
