@@ -115,6 +115,30 @@ export async function watch(url, version, onChange) {
   return { answer, seconds: Number(answer.headers.get("x-look-again-s")) || 5 };
 }
 
+/** Tell whether the user selects text, presses a button or plays something in a part of the page. */
+export function isHeld(part) {
+  const marked = getSelection();
+  if (!marked.isCollapsed && marked.containsNode(part, true)) return true;
+  return part.matches(":active") || [...part.querySelectorAll("audio, video")].some((one) => !one.paused && !one.ended);
+}
+
+// What tells an element from others of its kind.
+const MARKS = ["id", "href", "name", "value", "aria-label", "data-key-of"];
+
+/** Return a function that gives the focus back to an element of a part of the page, or to its like in what replaces the part. */
+export function heldFocus(part) {
+  const held = document.activeElement;
+  if (held === part || !part.contains(held)) return () => {};
+  const marks = MARKS.filter((name) => held.hasAttribute(name)).map((name) => `[${name}="${CSS.escape(held.getAttribute(name))}"]`);
+  const alike = (place) => [...place.querySelectorAll(held.localName + marks.join(""))];
+  const [at, text] = [alike(part).indexOf(held), held.textContent];
+  return (place = part) => {
+    const found = alike(place);
+    const same = held.isConnected ? held : [found[at], ...found].find((one) => one?.textContent === text) ?? (held.matches("summary") ? found[at] : null);
+    same?.focus({ preventScroll: true });
+  };
+}
+
 /** Call a function for each element, once, when it comes near to the visible part of the page. */
 export function whenSeen(elements, action, margin = "300px") {
   const observer = new IntersectionObserver((entries) => {

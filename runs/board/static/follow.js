@@ -1,5 +1,5 @@
 // A page follows what it shows, a run or the runs of all stores: it requests itself again and replaces the parts that have changed.
-import { localise, repeat, watch } from "./board.js";
+import { heldFocus, isHeld, localise, repeat, watch } from "./board.js";
 
 const followed = document.querySelector("[data-followed]")?.dataset.followed || location.pathname + location.search;
 const listeners = [];
@@ -15,24 +15,21 @@ export function onLook(listener) {
   listeners.push(listener);
 }
 
-/** Tell whether the user types, selects or plays something in a part of the page. */
+/** Tell whether the user types, selects, presses or plays something in a part of the page. */
 function isUsed(part) {
-  const marked = getSelection();
-  if (!marked.isCollapsed && marked.containsNode(part, true)) return true;
-  if ([...part.querySelectorAll("audio, video")].some((one) => !one.paused && !one.ended)) return true;
-  return document.activeElement.matches("input") && part.contains(document.activeElement);
+  return isHeld(part) || (document.activeElement.matches("input, select, textarea") && part.contains(document.activeElement));
 }
 
-/** Replace the content of a part of the page, and keep focus and scroll positions. */
+/** Replace the content of a part of the page, and keep focus, scroll positions and what is open. */
 function replace(part, fresh) {
-  const link = part.contains(document.activeElement) && document.activeElement.getAttribute("href");
-  const head = part.contains(document.activeElement) && document.activeElement.closest("thead th")?.cellIndex;
+  const refocus = heldFocus(part);
+  const open = [...part.querySelectorAll("details")].map((one) => one.open);
   const scrolled = [...part.querySelectorAll(".scroll, pre, ul")].map((one) => [one.scrollLeft, one.scrollTop]);
   part.replaceChildren(...fresh.childNodes);
   [...part.querySelectorAll(".scroll, pre, ul")].forEach((one, index) => one.scrollTo(...(scrolled[index] ?? [0, 0])));
-  if (link) part.querySelector(`a[href="${CSS.escape(link)}"]`)?.focus();
+  for (const [index, one] of [...part.querySelectorAll("details")].entries()) one.open = open[index] ?? one.open;
   part.dispatchEvent(new Event("renewed", { bubbles: true }));
-  if (head !== false && !link) part.querySelector("thead")?.rows[0].cells[head]?.querySelector("button")?.focus();
+  refocus();
 }
 
 /** Look now, as after a change of one's own. */

@@ -13,7 +13,7 @@ const COUNT = 24; // stops of the bar of a scale
  */
 export function showLegend(list, entries, onPoint, parts = []) {
   const text = JSON.stringify([parts, entries]);
-  if (list.dataset.entries !== text) {
+  if (list.dataset.entries !== text && !list.matches(":active")) {
     const focused = list.contains(document.activeElement) ? document.activeElement.dataset.keyOf : null;
     list.dataset.entries = text;
     list.replaceChildren(...parts.map(partItem), ...entries.map((entry) => item(entry, onPoint)));

@@ -1,5 +1,5 @@
 // Media of a run: one step of each series, chosen with a slider; by default the newest.
-import { keepInAddress, whenSeen } from "./board.js";
+import { isHeld, keepInAddress, whenSeen } from "./board.js";
 import { onLook } from "./follow.js";
 import { fetchMedium, keepTied, onTable, show } from "./medium.js";
 
@@ -75,12 +75,11 @@ class Series {
     this.isAsking = false;
   }
 
-  /** Take over new media, but keep a chosen step and a playing medium. */
+  /** Take over new media, but keep a chosen step and a medium that is played, or selected in. */
   renew(entries) {
-    const isPlayed = [...this.place.querySelectorAll("audio, video")].some((one) => !one.paused && !one.ended);
     const [number] = this.entries[this.wanted];
     const kept = entries.findIndex((entry) => entry[0] === number);
-    const index = (this.isAtEnd && !isPlayed) || kept < 0 ? entries.length - 1 : kept;
+    const index = (this.isAtEnd && !isHeld(this.place)) || kept < 0 ? entries.length - 1 : kept;
     this.entries = entries;
     this.choose(index);
     this.follow();

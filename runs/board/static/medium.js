@@ -1,5 +1,5 @@
 // One medium on a page: what its HTML needs of scripts.
-import { announce, get, keepInAddress, root } from "./board.js";
+import { announce, get, heldFocus, keepInAddress, root } from "./board.js";
 import { lineColour } from "./colours.js";
 import { colour, configOf, fetchJson, layoutOf, onScheme, plotly, save } from "./plots.js";
 
@@ -16,7 +16,9 @@ export async function fetchMedium(run, number, name) {
 /** Show a medium in the place of the one before. */
 export function show(place, html) {
   close(place);
+  const refocus = heldFocus(place);
   place.innerHTML = html;
+  refocus();
   place.querySelectorAll("img[data-moves]").forEach(letStop);
   place.querySelectorAll("[data-histogram]").forEach(letSave);
   for (const one of place.querySelectorAll(".points")) clouds.set(one, new Cloud(one, place));

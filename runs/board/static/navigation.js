@@ -1,5 +1,5 @@
 // Going to another view of the workspace in place: the parts of the page that change are replaced, the charts stay.
-import { localise, root } from "./board.js";
+import { heldFocus, localise, root } from "./board.js";
 import { copyBrushes, readBrushes } from "./brushes.js";
 import { readEyes } from "./eyes.js";
 import { readAddress, renewPanels } from "./panels.js";
@@ -20,6 +20,8 @@ export async function go(address, { isBack = false, focus = "" } = {}) {
   const url = new URL(address, location.href);
   if (!isBack) keepOwn(url);
   const number = (numAsked += 1);
+  const before = document.activeElement;
+  const text = before.value;
   let answer;
   try {
     answer = await fetch(url, { headers: { accept: "text/html" } });
@@ -40,12 +42,21 @@ export async function go(address, { isBack = false, focus = "" } = {}) {
   if (!isBack) history.pushState(null, "", ownAddress(finding.querySelector("form").dataset.address));
   readEyes();
   readBrushes();
-  document.getElementById("finding").replaceWith(finding);
-  document.getElementById("list").replaceWith(list);
+  const now = document.activeElement;
+  const isElsewhere = now !== before || now.value !== text; // who went on meanwhile stays there
+  const typed = isElsewhere && now.matches("#finding input") ? now : null;
+  const refocus = [[document.getElementById("finding"), finding], [document.getElementById("list"), list]].map(([old, fresh]) => {
+    const again = heldFocus(old);
+    old.replaceWith(fresh);
+    return () => again(fresh);
+  });
+  const field = typed && finding.querySelector(`input[name="${CSS.escape(typed.name)}"]`);
+  if (field) field.replaceWith(typed);
   readAddress();
   showColours();
   for (const listener of listeners) listener();
-  if (focus) document.querySelector(focus)?.focus({ preventScroll: true });
+  if (focus && !isElsewhere) document.querySelector(focus)?.focus({ preventScroll: true });
+  else refocus.forEach((again) => again());
   await renewPanels(panels);
 }
 

@@ -1,11 +1,12 @@
 // Panels of curves: drawn when they are visible, with one cursor, one range of x and one form for all of them.
-import { keepInAddress, rangeInAddress } from "./board.js";
+import { heldFocus, keepInAddress, rangeInAddress } from "./board.js";
 import { onColours, styleOf, styled } from "./colours.js";
 import { isShown, onEyes } from "./eyes.js";
 import { partsOf, showLegend, showScale } from "./legend.js";
 import { LinePlot } from "./line_plot.js";
 import { fetchFile, fetchNumbers } from "./plots.js";
 import { drawChart, showSelected } from "./run_charts.js";
+import { sieve } from "./tables.js";
 import { onRanges, openRangeDialog, rangeOf, readRanges, setRange } from "./y_ranges.js";
 
 const form = document.getElementById("settings");
@@ -273,10 +274,13 @@ export function standOut(key) {
   for (const figure of [...visible].filter(isChart)) showSelected(figure, key);
 }
 
-/** Take over the panels of a new page, and keep those that are the same. */
+const outlineOf = (node) => JSON.stringify([...node.querySelectorAll(".section, figure.panel")].map(({ dataset }) => dataset.panel ?? [dataset.section]));
+
+/** Take over the panels of a new page, and keep those that are the same; where all are, none is moved, and a drag in one goes on. */
 export function renewPanels(fresh) {
   const known = new Map(figures().map((figure) => [figure.dataset.panel, figure]));
-  const focused = place().contains(document.activeElement) ? document.activeElement : null; // moving it takes its focus
+  const isSame = known.size > 0 && outlineOf(fresh) === outlineOf(place());
+  const refocus = heldFocus(place()); // moving it takes its focus
   const open = new Map([...place().querySelectorAll(".section")].map((one) => [one.dataset.section, one.open]));
   for (const figure of fresh.querySelectorAll("figure.panel")) {
     const old = known.get(figure.dataset.panel);
@@ -286,7 +290,7 @@ export function renewPanels(fresh) {
     old.className = figure.className;
     const captions = [old, figure].map((one) => one.querySelector("figcaption"));
     if (!captions[0].isEqualNode(captions[1])) captions[0].replaceWith(captions[1]); // one that says the same keeps the key pressed in it
-    figure.replaceWith(old);
+    if (!isSame) figure.replaceWith(old);
     known.delete(figure.dataset.panel);
   }
   for (const section of fresh.querySelectorAll(".section")) section.open = open.get(section.dataset.section) ?? section.open;
@@ -295,9 +299,11 @@ export function renewPanels(fresh) {
     for (const held of [drawn, due, again, visible]) held.delete(figure);
   }
   const isOther = ["url", "charts"].some((name) => fresh.dataset[name] !== place().dataset[name]);
-  place().replaceWith(fresh);
-  const same = focused?.isConnected ? focused : place().querySelector(`button[aria-label="${CSS.escape(focused?.ariaLabel ?? "")}"]`);
-  same?.focus({ preventScroll: true });
+  if (isSame) Object.assign(place().dataset, fresh.dataset);
+  else place().replaceWith(fresh);
+  refocus(place());
+  const search = form.querySelector(".sieve");
+  if (search.value) sieve(search);
   watchAll();
   for (const figure of visible) if (due.has(figure) && !isOther) serve(figure);
   if (fresh.dataset.charts) {

@@ -1,5 +1,5 @@
 // A report that is looked at: it follows its runs, and the text that others save.
-import { post, root, showError } from "./board.js";
+import { isHeld, post, root, showError } from "./board.js";
 import { onLook } from "./follow.js";
 import { followPanels, showPanels } from "./report_panels.js";
 
@@ -7,12 +7,15 @@ const { id, version, number } = document.getElementById("report-head").dataset;
 const article = document.querySelector("article.report");
 const dialog = document.getElementById("remove-dialog");
 
+let isOld = false;
+
 showPanels(article);
 onLook((page) => {
   const fresh = page?.getElementById("report-head")?.dataset;
-  if (fresh && fresh.version !== version && number === version) location.reload(); // somebody saved another text
+  isOld ||= Boolean(fresh) && fresh.version !== version && number === version; // somebody saved another text
   const numOf = (place) => place.querySelectorAll("article.report figure").length;
-  if (page && numOf(page) !== numOf(document)) location.reload(); // a block can be drawn now, or no longer
+  isOld ||= Boolean(page) && numOf(page) !== numOf(document); // a block can be drawn now, or no longer
+  if (isOld && !dialog?.open && !isHeld(article)) location.reload();
   return followPanels(article, page);
 });
 

@@ -11,7 +11,7 @@ const PART = 200;
 const LISTED = 200;
 // Runs of a block of a report.
 const MOST_IN_REPORT = 500;
-let last = null;
+let last = null; // the run whose box was clicked
 
 /** Show which rows are selected, and what can be done with them. */
 export function showSelection() {
@@ -174,9 +174,9 @@ export function startSelection(look) {
     const box = event.target.closest("#runs tbody input[type=checkbox]");
     if (box) {
       const all = boxes();
-      const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);
+      const [from, to] = [all.findIndex(({ value }) => value === last), all.indexOf(box)].sort((a, b) => a - b);
       for (const one of event.shiftKey && from >= 0 ? all.slice(from, to + 1) : [box]) select(one, box.checked);
-      last = box;
+      last = box.value;
     }
     if (action || box) keepSelected();
   });

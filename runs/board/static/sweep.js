@@ -1,5 +1,5 @@
 // The plots of a sweep: parallel coordinates that filter the table, history, importances, slices, heat map.
-import { repeat, root } from "./board.js";
+import { heldFocus, repeat, root } from "./board.js";
 import { drawImportances, drawScatter, scaleOf, showTable } from "./charts.js";
 import { ParallelPlot } from "./parallel.js";
 import { lineColour } from "./colours.js";
@@ -243,7 +243,9 @@ async function look() {
     const answer = await fetch(location.href);
     const text = await answer.text();
     const rows = new DOMParser().parseFromString(text, "text/html").querySelector("#trials tbody");
+    const refocus = heldFocus($("trials"));
     if (rows) $("trials").tBodies[0].replaceWith(rows);
+    refocus();
     filter();
     importances = undefined;
     await importance();

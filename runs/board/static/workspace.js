@@ -1,5 +1,5 @@
 // The workspace: runs with eyes beside their curves. The page follows the store.
-import { keepInAddress, localise, onKey, repeat, watch } from "./board.js";
+import { heldFocus, keepInAddress, localise, onKey, repeat, watch } from "./board.js";
 import { isShown, onEyes, showAll, showOnly, toggle } from "./eyes.js";
 import { chooseColour, showColours } from "./colours.js";
 import { go, onView } from "./navigation.js";
@@ -85,6 +85,27 @@ function showLayout() {
 // ---------------------------------------------------------------------- following the store
 
 const version = {};
+const said = new WeakMap(); // of each row its HTML as the server sent it
+
+/** Renew the rows that have changed; what is focused, selected or pressed in the others stays. */
+function renewRows(body, fresh) {
+  const refocus = heldFocus(body);
+  const index = focusedRow()?.sectionRowIndex;
+  const known = new Map([...body.rows].map((row) => [keyOf(row), row]));
+  const rows = [...fresh.rows].map((row) => {
+    const old = known.get(keyOf(row));
+    const html = row.outerHTML;
+    if (old && said.get(old) === html) return old;
+    said.set(row, html);
+    return row;
+  });
+  for (const row of known.values()) if (!rows.includes(row)) row.remove();
+  for (const [at, row] of rows.entries()) if (body.rows[at] !== row) body.insertBefore(row, body.rows[at] ?? null);
+  refocus();
+  if (index === undefined || body.contains(document.activeElement)) return;
+  const next = body.rows[Math.min(index, body.rows.length - 1)]; // its row is gone
+  (next?.querySelector("th a") ?? next?.querySelector("button.eye"))?.focus({ preventScroll: true });
+}
 
 onView(() => {
   version.tag = "";
@@ -96,20 +117,18 @@ async function look() {
   const asked = table().dataset.watch;
   const { seconds } = await watch(asked, version, (html, answer) => {
     if (asked !== table().dataset.watch) return; // another view came in between
+    if (table().matches(":active") || $("panels").matches(":active")) {
+      version.tag = ""; // no button or chart is replaced below a finger; ask again
+      return;
+    }
     const page = new DOMParser().parseFromString(html, "text/html");
     localise(page);
-    const focused = keyOf(focusedRow());
-    const isBox = document.activeElement.matches("input");
-    const isEye = document.activeElement.matches("button.eye");
-    table().tBodies[0].replaceWith(page.querySelector("tbody"));
+    renewRows(table().tBodies[0], page.querySelector("tbody"));
     if ($("total")) $("total").textContent = Number(answer.headers.get("x-total")).toLocaleString("en");
     showSelection();
     showEyes();
     showColours();
     renewPanels(page.getElementById("panels"));
-    if (focused === null) return;
-    const row = [...table().tBodies[0].rows].find((one) => keyOf(one) === focused);
-    row?.querySelector(isBox ? "input" : isEye ? "button.eye" : "th a").focus();
   });
   return Math.max(seconds, await followPanels());
 }
