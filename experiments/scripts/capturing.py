@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 else:
     Loader = object  # importing the module takes 3 ms
 
-__all__ = ["Capture", "capture", "told", "watched"]
+__all__ = ["Capture", "capture", "not_recorded", "told", "watched"]
 
 _log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ _OF_A_RUN = (
     "_warned",
     "_named",
     "_last",
+    "_alone",
     "_has_settings",
     "_is_left",
     "_passed_on",
@@ -103,8 +104,10 @@ class Capture:
         self._warned: set[tuple[str, str]] = set()
         # Libraries that people have been told of.
         self._named: set[str] = set()
-        # By library and metric: the step and the values that it was logged with last, unless another one repeated it.
-        self._last: dict[str, dict[str, tuple[Any, Mapping[str, Any]]]] = {}
+        # By library and metric: the last step, and the value or all values of that call.
+        self._last: dict[str, dict[str, tuple[Any, Any]]] = {}
+        # By library and call: the library's entry of `_last`, while no other library logs and all is passed on at once.
+        self._alone: dict[tuple[str, str], dict[str, tuple[Any, Any]]] = {}
         self._has_settings = False
         self.is_guest = self._is_left = self._stands_in = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
@@ -193,7 +196,8 @@ class Capture:
         before = tracking.current_run()
         run = tracking.init(**options)
         if run is not before and run.lab_run is not None:
-            self._calls, self._last, self.run, self._stands_in = {}, {}, run.lab_run, True
+            self._calls, self._last, self._alone = {}, {}, {}
+            self.run, self._stands_in = run.lab_run, True
         return run
 
     def end(self) -> None:
@@ -247,19 +251,22 @@ class Capture:
             except MetricError as error:
                 self._warn(library, f"{call} {name}", str(error))
 
-    def log_scalar(self, name: str, value: Any, step: Any, library: str, call: str) -> None:
-        """Log one metric, as `log` does."""
-        run, points = self.run, self._last.get(library)
-        is_plain = not self.is_guest and points is not None and len(self._last) == 1 and call in self._calls[library]
-        if run is None or not is_plain:
+    def log_scalar(self, name: str, value: Any, step: Any, source: tuple[str, str]) -> None:
+        """Log one metric, as `log` does, quickly while no other library logs; `source` is library and call."""
+        run, alone = self.run, self._alone
+        points = alone.get(source)
+        if run is None or points is None:
+            library, call = source
             self.log({name: value}, step, library=library, call=call)
+            if self._last.keys() == {library} and not self.is_guest:
+                alone[source] = self._last[library]  # not of a later `_alone`, if another thread has begun one
             return
         if isinstance(value, _NUMBERS):
-            points[name] = step, {name: value}  # type: ignore[index]  # there are points
+            points[name] = step, value
         try:
             run.log_scalar(name, value, step)
         except MetricError as error:
-            self._warn(library, f"{call} {name}", str(error))
+            self._warn(source[0], f"{source[1]} {name}", str(error))
 
     def log_quickly(self, values: Mapping[str, Any], step: Any, *, library: str, call: str) -> Mapping[str, Any]:
         """Log metrics, as `log` does, that are plain numbers and were logged before; return the others."""
@@ -275,6 +282,7 @@ class Capture:
         own = self._last.get(library)
         if own is None:
             own = self._last[library] = {}
+            self._alone = {}
         if len(self._last) > 1 and step is not None:
             values = self._without_repeated(values, step, library)
         if type(values) is Numbers:
@@ -282,7 +290,7 @@ class Capture:
         else:
             for name, value in values.items():
                 if isinstance(value, _NUMBERS):
-                    own[name] = step, {name: value}
+                    own[name] = step, value
         return values
 
     def _without_repeated(self, values: Mapping[str, Any], step: Any, library: str) -> Mapping[str, Any]:
@@ -291,7 +299,8 @@ class Capture:
                 name: value
                 for name, value in values.items()
                 if (last := points.get(name)) is not None
-                and (last[0] == step and isinstance(value, _NUMBERS) and last[1][name] == value)
+                and (last[0] == step and isinstance(value, _NUMBERS))
+                and (last[1][name] if isinstance(last[1], dict) else last[1]) == value
                 and other != library
             }
             for name in repeated:
@@ -403,10 +412,15 @@ def watched(function: Callable[..., Any], note: Callable[..., None]) -> Callable
         except SacredInterrupt:
             raise
         except Exception as error:
-            capture._warn(function.__qualname__, "failed", f"{function.__qualname__} is not recorded ({_text(error)})")
+            not_recorded(function, error)
         return result
 
     return call
+
+
+def not_recorded(function: Callable[..., Any], error: Exception) -> None:
+    """Warn, once, that calls of a library's function are not recorded, for an error of ours."""
+    capture._warn(function.__qualname__, "failed", f"{function.__qualname__} is not recorded ({_text(error)})")
 
 
 def _text(error: Exception) -> str:

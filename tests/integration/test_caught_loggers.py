@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import sys
@@ -154,6 +155,119 @@ capture.log({"odd": "no number"}, 0, library="one", call="log")
         [found] = store.find()
         assert found.metric("loss").steps.tolist() == [0, 1, 2, 3, 4]
         assert len(found.metric("acc")) == 9
+
+
+SCALARS = """
+import math, numpy, torch
+from torch.utils.tensorboard import SummaryWriter
+
+writer = SummaryWriter("events")
+values = [0.5, 3, True, -0.0, math.nan, math.inf, 2**53 + 1, numpy.float32(0.25), numpy.float64(0.75),
+          numpy.int64(7), torch.tensor(1.5), torch.tensor([2.5]), 0.5]
+for step, value in enumerate(values):
+    writer.add_scalar("mixed", value, step)
+    writer.add_scalar(tag="named", scalar_value=value, global_step=step, walltime=12.5)
+for step in (4, 4, 2, None, None, torch.tensor(9), numpy.int64(3), True, 2.0, 5):
+    writer.add_scalar("steps", 1.0, step)
+for wrong in ((), ("mixed",)):
+    try:
+        writer.add_scalar(*wrong)
+    except TypeError as error:
+        print(error)
+try:
+    writer.add_scalar("mixed", "a text", 0)
+except Exception:
+    print("no scalar")
+for step in (7, 8, 8, 7):
+    writer.add_scalar("steps", 2.0, step)
+"""
+
+
+def test_scalars_of_tags_seen_before_are_recorded_as_they_are(tmp_path):
+    pytest.importorskip("tensorboard")
+    done = run_script(SCALARS, tmp_path)
+    assert done.returncode == 0, done.stderr
+    missing = "SummaryWriter.add_scalar() missing {} required positional argument{}: {}"
+    assert done.stdout.splitlines() == [
+        missing.format(2, "s", "'tag' and 'scalar_value'"),
+        missing.format(1, "", "'scalar_value'"),
+        "no scalar",
+    ]
+    values = [0.5, 3.0, 1.0, -0.0, math.nan, math.inf, 2.0**53, 0.25, 0.75, 7.0, 1.5, 2.5, 0.5]
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        for name in ("mixed", "named"):
+            assert found.metric(name).steps.tolist() == [*range(len(values))]
+            assert [*map(repr, found.metric(name).values.tolist())] == [*map(repr, values)]
+        assert found.metric("steps").steps.tolist() == [4, 4, 2, 3, 4, 9, 3, 1, 2, 5, 7, 8, 8, 7]
+        assert found.get("info.captured") == {"tensorboard": ["add_scalar"]}
+    assert "is not recorded" not in done.stderr
+
+
+STATES = """
+import sys
+from torch.utils.tensorboard import SummaryWriter
+from sacristan.experiments.running.trial import Pruned
+from sacristan.experiments.scripts.capturing import capture
+
+writer = SummaryWriter("events")
+
+
+def log(name, *steps):
+    for step in steps:
+        writer.add_scalar(name, step / 2, step)
+
+
+def log_elsewhere(step):
+    capture.log({"loss": step / 2}, step, library="other", call="log")
+
+
+log("loss", 0, 1, 2)
+log_elsewhere(2)
+log_elsewhere(3)
+log("loss", 3, 4)
+log_elsewhere(4)
+
+capture.start_run()
+log("next", 0, 1)
+capture.start_run(reinit=True)
+log("next", 0, 1, 2)
+log_elsewhere(5)
+
+run, capture.run = capture.run, None
+log("next", 3)
+capture.run = object()
+log("next", 4, 5)
+
+
+class Ending:
+    def log_scalar(self, *_):
+        raise Pruned("enough")
+
+
+capture.run = Ending()
+try:
+    log("next", 6)
+except Pruned as error:
+    print(error)
+capture.run = run
+log("next", 7)
+"""
+
+
+def test_scalars_are_recorded_beside_another_library_in_the_next_run_and_after_errors(tmp_path):
+    pytest.importorskip("tensorboard")
+    done = run_script(STATES, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "enough\n"), done.stderr
+    assert done.stderr.count("SummaryWriter.add_scalar is not recorded (AttributeError") == 1
+    assert done.stderr.count("loss is logged with tensorboard and other; equal points are recorded once") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        first, second = store.find(sort="id")
+        assert first.metric("loss").steps.tolist() == [0, 1, 2, 3, 4]
+        assert first.metric("next").steps.tolist() == [0, 1]
+        assert second.metric("next").steps.tolist() == [0, 1, 2, 7]
+        assert second.metric("loss").steps.tolist() == [5]
+        assert second.get("info.captured") == {"tensorboard": ["add_scalar"], "other": ["log"]}
 
 
 def test_adapter_of_another_package_is_found_by_its_entry_point(tmp_path):

@@ -11,7 +11,9 @@ from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sacristan.experiments.scripts.capturing import Capture, watched
+from sacred.utils import SacredInterrupt
+
+from sacristan.experiments.scripts.capturing import Capture, not_recorded, watched
 from sacristan.experiments.scripts.loggers.open_runs import Part
 from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Text
 from sacristan.observers.record.other_trackers import part_name
@@ -20,6 +22,7 @@ __all__ = ["LACKS", "attach"]
 
 LACKS = ("other calls, such as add_audio, add_embedding, add_graph, add_mesh, add_pr_curve, add_video", "walltime")
 _NAME = "tensorboard"
+_ADD_SCALAR = _NAME, "add_scalar"
 # Folders that say what their points are of, whether or not another writer has the same tags.
 _SPLITS = ("train", "training", "val", "valid", "validation", "eval", "test")
 # What makes the media of each call, from its arguments by name.
@@ -38,8 +41,8 @@ def attach(module: Any, capture: Capture) -> None:
     is_of_torch = module.__name__.startswith("torch")
     records = _Calls(capture, is_of_torch=is_of_torch)
     writer.add_hparams = records.within_hparams(writer.add_hparams)
-    for call in ("add_scalar", "add_scalars"):
-        _watch(writer, call, getattr(records, call))
+    writer.add_scalar = records.add_scalar(writer.add_scalar)
+    _watch(writer, "add_scalars", records.add_scalars)
     _watch(writer, "add_hparams", _with_names(writer.add_hparams, records.add_hparams))
     for call in _MEDIA:
         _watch(writer, call, _with_names(getattr(writer, call), functools.partial(records.add_medium, call)))
@@ -124,18 +127,37 @@ class _Calls:
         self._prefixes[folder] = f"{name}/" if is_needed else ""
         return self._prefixes[folder]
 
-    def _name(self, writer: Any, tag: str) -> str:
+    def _prefix(self, writer: Any) -> str:
         folder = _folder(writer)
         prefix = self._prefixes.get(folder)
-        if prefix is None:
-            prefix = self._new_prefix(folder)
+        return self._new_prefix(folder) if prefix is None else prefix
+
+    def _name(self, writer: Any, tag: str) -> str:
+        prefix = self._prefix(writer)
         return tag if tag.startswith(prefix) else prefix + tag
 
-    def add_scalar(
-        self, _: Any, writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *__: Any, **___: Any
-    ) -> None:
-        if not self._in_hparams:
-            self._capture.log_scalar(self._name(writer, tag), scalar_value, _step(global_step), _NAME, "add_scalar")
+    def add_scalar(self, add_scalar: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method such that the run has the value, too: `watched`, written out for the most frequent call."""
+        log = self._capture.log_scalar
+
+        @functools.wraps(add_scalar)
+        def call(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **more: Any) -> Any:
+            result = add_scalar(writer, tag, scalar_value, global_step, *args, **more)
+            if self._in_hparams:
+                return result
+            try:
+                prefix = self._prefixes.get(getattr(writer, "log_dir", ""))
+                if prefix is None:
+                    prefix = self._prefix(writer)
+                name = tag if not prefix or tag.startswith(prefix) else prefix + tag
+                log(name, scalar_value, global_step if type(global_step) is int else _step(global_step), _ADD_SCALAR)
+            except SacredInterrupt:
+                raise
+            except Exception as error:
+                not_recorded(add_scalar, error)
+            return result
+
+        return call
 
     def add_scalars(
         self,
