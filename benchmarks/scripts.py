@@ -2,8 +2,9 @@
 
     python benchmarks/scripts.py [--rounds 9] [--values 20] [--only start,calls]
 
-Whole processes of small scripts take turns, so that what else the machine does falls on all. A library that is not
-installed is left out, with a line. The peers are wandb (offline), mlflow (SQLite), aim, trackio and TensorBoard.
+Whole processes of small scripts take turns, so that what else the machine does falls on all. The libraries, this one
+too, are those that are installed; one that is not is left out, with a line. An editable install starts later than a
+wheel: it asks git for its own state, too. The peers are wandb (offline), mlflow (SQLite), aim, trackio and TensorBoard.
 
 "start" is a script that does nothing, and one that starts and finishes a run: milliseconds above `python` of the empty
 script, wall and CPU (user and system, of the process and the programs that it starts); the minimum over rounds. The
@@ -31,8 +32,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
-
-ROOT = Path(__file__).resolve().parent.parent
 
 MARKS_MS = {"sacristan run, empty": 150, "sacristan.init": 100}
 NUM_BLOCKS, BLOCK = 20, 25
@@ -110,9 +109,10 @@ with open("times.json", "w") as stream:
 
 def environment(home: Path) -> dict[str, str]:
     """Return the environment of a script, whose libraries write nothing outside of its folder."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     own = {"HOME": str(home), "WANDB_SILENT": "true", "WANDB_MODE": "offline", "TRACKIO_DIR": str(home / "trackio")}
-    return {**os.environ, **own, "PYTHONPATH": path}
+    found = {**os.environ, **own}
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start would compile what has changed
+    return found
 
 
 def run_once(code: str, *, recorded: bool) -> tuple[float, float, list[float]]:
@@ -187,9 +187,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, default=20, help="numbers in a call")
     parser.add_argument("--only", default="start,calls", help="parts to measure")
     options = parser.parse_args()
-    found = {
-        name: each for name, each in LIBRARIES.items() if importlib.util.find_spec(each.needs) or name == "sacristan"
-    }
+    found = {name: each for name, each in LIBRARIES.items() if importlib.util.find_spec(each.needs)}
     for name in LIBRARIES.keys() - found.keys():
         print(f"{name} is not installed, and left out")
     print(f"load {os.getloadavg()[0]:.2f}, Python {sys.version.split()[0]}")
