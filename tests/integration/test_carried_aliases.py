@@ -10,6 +10,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.artifacts.aliases import Move, carried
+from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs import copy, export_runs, import_runs, open_store
 from tests.folders import write_files
 
@@ -95,7 +96,8 @@ def test_alias_that_both_stores_have_moved_stays_and_is_named(origin, target):
         origin.aliases.move("net", "champion", 1)
         [text] = copy(origin.get("1"), there).left_out
         assert text.startswith("alias net:champion stays v2 since ")
-        assert "have both moved it; to move it here: sacristan artifacts alias net VERSION champion" in text
+        command = typed_command(there.where, "artifacts", "alias", "net", "VERSION", "champion")
+        assert text.endswith(f"have both moved it; to move it here: {command}")
         assert there.aliases.resolve("net:champion").version == 2
         there.aliases.move("net", "champion", 1)
         assert copy(origin.get("1"), there).left_out == ()  # they agree

@@ -104,7 +104,7 @@ def test_show_prints_info_folded_and_its_curves_as_metrics(store, capsys):
     assert rows["label"] == "x" * 80 + " …"
     assert rows["list"].startswith("[0, 1, 2")
     assert rows["list"].endswith(" (300 entries) …")
-    assert rows["in"] == "full: sacristan show 1 --json"
+    assert rows["in"] == f"full: sacristan --store {store} show 1 --json"
 
 
 def test_metrics_and_plots_take_curves_in_info(store, capsys):
