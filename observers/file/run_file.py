@@ -287,7 +287,8 @@ def _working_folder() -> str | None:
 
 def command_line() -> list[str]:
     """Return the words of this process's command line, without passwords."""
-    return [hide_passwords(redact(word)) for word in sys.argv]
+    words = sys.orig_argv[1:] if sys.argv[:1] == ["-m"] else sys.argv  # which lacks a module that is looked up
+    return [hide_passwords(redact(word)) for word in words]
 
 
 class InfoFile:

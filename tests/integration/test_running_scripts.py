@@ -150,6 +150,8 @@ def test_module_behaves_as_under_python(tmp_path):
         under = started(words, tmp_path / "run", cold=True)
         assert under == plain
     with open_store(tmp_path / "run" / "my_runs") as store:
+        found_words = [run["command_line"] for run in store.find(sort="id")]
+        assert found_words == [["-m", "pkg.train", "x"], ["-m", "pkg", "x"]]
         for found in store.find():
             assert (found.get("experiment.name"), found.status) == ("mine", "FAILED")
             assert "pkg/train.py" in str(found.get("experiment.sources")) or "pkg/__main__.py" in str(
