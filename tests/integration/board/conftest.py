@@ -87,12 +87,23 @@ def recorded_database(recorded, mongo_url) -> Iterator[str]:
 
 
 @pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
-def own_store(request, recorded, tmp_path) -> Iterator[str]:
+def placed(request) -> Iterator[Callable[[Path], str]]:
+    """Return where a test finds the runs of a folder: in the folder, or in a database with the same runs."""
+    with contextlib.ExitStack() as stack:
+
+        def place(folder: Path) -> str:
+            if request.param == "folder":
+                return str(folder)
+            database = contextlib.contextmanager(database_of)
+            return stack.enter_context(database(folder, request.getfixturevalue("mongo_url")))
+
+        yield place
+
+
+@pytest.fixture
+def own_store(placed, recorded, tmp_path) -> str:
     """A copy of the runs that a test may change."""
-    if request.param == "folder":
-        yield str(shutil.copytree(recorded, tmp_path / "store"))
-    else:
-        yield from database_of(recorded, request.getfixturevalue("mongo_url"))
+    return placed(shutil.copytree(recorded, tmp_path / "store"))
 
 
 def database_of(folder: Path, mongo_url: str) -> Iterator[str]:

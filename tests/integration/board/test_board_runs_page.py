@@ -385,15 +385,16 @@ def test_workspace_of_a_database_is_arranged_saved_selected_and_live(watched, se
 
 
 @pytest.mark.slow
-def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(tmp_path, watched, serve):
+def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(tmp_path, placed, watched, serve):
     for number in range(1, 221):
         run = tmp_path / str(number)
         run.mkdir()
         document = {"uid": f"{number:032x}", "status": "COMPLETED", "start_time": "2026-01-01T00:00:00"}
         (run / "run.json").write_text(json.dumps({"experiment": {"name": "e"}, "command": "main", **document}))
         (run / "config.json").write_text("{}")
+    where = placed(tmp_path)
     page = watched().page
-    page.goto(f"{serve(tmp_path)}/runs")
+    page.goto(f"{serve(where)}/runs")
     page.check("#all")
     page.click("#select-all")
     page.wait_for_selector("#num-selected:text-is('220 runs selected')")
@@ -403,7 +404,7 @@ def test_dialog_of_many_runs_lists_the_first_and_counts_the_others(tmp_path, wat
     assert page.locator("#discard-dialog h3").all_inner_texts() == ["Not shown on the page: 170", "Shown"]
     page.click("#discard-now")
     page.wait_for_selector("#discard-dialog", state="hidden")
-    with open_store(tmp_path) as store:
+    with open_store(where) as store:
         assert len(store) == 0
 
 

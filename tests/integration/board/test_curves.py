@@ -9,7 +9,6 @@ import pytest
 
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import copy, open_store
-from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import (
     DRAWN_STYLES,
     STYLES,
@@ -67,13 +66,10 @@ def many(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(params=["folder", pytest.param("database", marks=pytest.mark.slow)])
-def many_store(request, many, tmp_path):
+@pytest.fixture
+def many_store(placed, many, tmp_path):
     """A copy of the runs that a test may change."""
-    if request.param == "folder":
-        yield str(shutil.copytree(many, tmp_path / "store"))
-    else:
-        yield from database_of(many, request.getfixturevalue("mongo_url"))
+    return placed(shutil.copytree(many, tmp_path / "store"))
 
 
 def figure(page, name):
@@ -212,7 +208,7 @@ STYLES_OF_MANY = """async () => {
 
 
 @pytest.mark.slow
-def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(tmp_path, watched, serve):
+def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(tmp_path, placed, watched, serve):
     for number in range(1, 61):
         run = tmp_path / str(number)
         run.mkdir()
@@ -223,7 +219,7 @@ def test_more_curves_than_dashes_have_marks_and_the_legend_says_which_are_alike(
         (run / "metrics.bin").write_bytes(points.tobytes())
         (run / "metrics.names.jsonl").write_text('{"id": 0, "name": "loss"}\n')
     page = watched().page
-    page.goto(f"{serve(tmp_path)}/runs?group=width&layout=charts&legend=*")
+    page.goto(f"{serve(placed(tmp_path))}/runs?group=width&layout=charts&legend=*")
     drawn(page)
     assert page.locator("[data-panel=loss] g[data-key]").count() == 60
     assert page.locator("[data-panel=loss] g[data-key] path[d*='h6v6']").count() == 10

@@ -222,12 +222,9 @@ def sixty(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["folder", pytest.param("database", marks=pytest.mark.slow)])
-def sixty_store(request, sixty):
-    if request.param == "folder":
-        yield str(sixty)
-    else:
-        yield from database_of(sixty, request.getfixturevalue("mongo_url"))
+@pytest.fixture
+def sixty_store(placed, sixty):
+    return placed(sixty)
 
 
 def test_groups_offer_and_draw_a_metric_of_one_old_run_without_the_setting(watched, serve, sixty_store):

@@ -311,9 +311,9 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
 
 
 @pytest.mark.slow
-def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, swept, tmp_path):
+def test_brushing_filters_the_table_and_plots_are_saved(watched, serve, sweeps, tmp_path):
     page = watched().page
-    page.goto(f"{serve(swept)}/sweeps/first")
+    page.goto(f"{serve(sweeps)}/sweeps/first")
     page.wait_for_function("() => document.getElementById('sweep').dataset.ready")
     assert page.locator("#parallel path").count() == 5
     assert page.locator("#slices .main-svg").count() >= 3

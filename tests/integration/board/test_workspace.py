@@ -513,7 +513,7 @@ ENDS = """(place) => [...document.querySelectorAll(place)].map((one) => {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1280])
-def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(tmp_path, watched, serve, width):
+def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(tmp_path, placed, watched, serve, width):
     names = [f"validation/retrieval_of_a_very_long_data_set_in_many_languages/recall_at_{num:06}" for num in (10, 100)]
     run = tmp_path / "1"
     run.mkdir()
@@ -526,13 +526,14 @@ def test_long_names_are_cut_in_the_middle_and_keep_their_numbers(tmp_path, watch
     (run / "metrics.names.jsonl").write_text(
         "".join(f'{{"id": {n}, "name": "{name}"}}\n' for n, name in enumerate(names))
     )
+    where = placed(tmp_path)
     page = watched(viewport={"width": width, "height": 900}).page
     for path, place in (
         ("/runs?layout=charts", "figure .title"),
         ("/runs/1?tab=curves", "figure .title"),
         ("/runs/1", "[data-live=metrics] th"),
     ):
-        page.goto(f"{serve(tmp_path)}{path}")
+        page.goto(f"{serve(where)}{path}")
         page.wait_for_selector(f"{place} .middled")
         found = page.evaluate(ENDS, f"{place} .middled")
         assert [name for name, *_ in found] == names
