@@ -21,9 +21,10 @@ from sacristan.runs.board.visits import Visit, look_again_s, numbers_response, p
 from sacristan.runs.comparison.curves import Ancestry, Quantity
 from sacristan.runs.comparison.panels import CurveCache, make_panel
 from sacristan.runs.drawing.curve import Curve, Panel
-from sacristan.runs.errors import FilterError, PlotError
+from sacristan.runs.errors import FilterError, PlotError, RunNotFoundError
 from sacristan.runs.query.names import split_names
 from sacristan.runs.query.texts import cell_text, is_number
+from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
 
 __all__ = [
@@ -204,7 +205,13 @@ def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
     if view.run and not (view.where or view.words):
         if len(view.run) > MAX_DRAWN:
             raise FilterError(f"got {len(view.run)} runs, expected {MAX_DRAWN} at most; choose fewer")
-        return [run.listed() for run in visit.store.get_all(view.run)]
+        try:
+            return [run.listed() for run in visit.store.get_all(view.run)]
+        except RunNotFoundError:  # of those that the page showed, others have removed some
+            left = runs_by(visit.store, view.run)
+            if not left:
+                raise
+            return [left[key].listed() for key in dict.fromkeys(view.run) if key in left]
     return [run.listed() for run in visit.store.find(view.tree, view.sort, MAX_DRAWN)]
 
 

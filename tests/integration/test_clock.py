@@ -61,7 +61,7 @@ def test_clock_set_back_and_forward_changes_neither_durations_nor_times_of_point
         times = run.metric("loss").times
         assert times[: len(before)].tolist() == before.tolist()
         assert (np.diff(times) >= 0).all()
-        assert 0.4 <= times[-1] < 600
+        assert 0.3 <= times[-1] < 600  # up to a point before the kill
         assert all(0 <= entry["time"] < 600 for entry, _ in run.media_entries())
     first, second = json.loads((tmp_path / "runs" / "1" / "run.json").read_text())["sessions"]
     assert first["start_time"] <= first["stop_time"] <= second["start_time"] <= second["stop_time"]

@@ -42,7 +42,7 @@ from sacristan.observers.record.schema import (
     read_json_lines,
 )
 from sacristan.observers.record.stored_files import md5_in
-from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.errors import RemovedError, StoreError, naming_os_errors
 from sacristan.runs.query.flattening import list_of, mapping_of, without_pickles
 from sacristan.runs.query.index.fields import summary_of, summary_of_killed
 from sacristan.runs.query.index.scanning import COARSE_NS, has_record
@@ -379,13 +379,13 @@ def _lines_of(path: Path) -> list[bytes]:
 
 
 def _require_run(folder: Path) -> None:
-    """Raise a StoreError if the run in a folder was removed since it was found."""
+    """Raise a RemovedError if the run in a folder was removed since it was found."""
     if not has_record(folder):
         raise _gone(folder / RUN)
 
 
-def _gone(path: Path) -> StoreError:
-    return StoreError(f"{path} does not exist; the run was removed, or is being created")
+def _gone(path: Path) -> RemovedError:
+    return RemovedError(f"{path} does not exist; the run was removed, or is being created")
 
 
 def _check_record(folder: Path, _state: Hashable) -> str:

@@ -11,7 +11,7 @@ from pymongo.errors import DuplicateKeyError
 
 from sacristan.observers.mongo.aliases import alias_document
 from sacristan.observers.mongo.layout import make_alias_indexes, make_sweep_indexes
-from sacristan.runs.errors import StoreError
+from sacristan.runs.errors import RemovedError, StoreError
 from sacristan.runs.query.flattening import mappings_in
 from sacristan.runs.stores.contract import NOTED, Change, Documents
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
@@ -88,7 +88,7 @@ class MongoDocuments(Documents):
         if kind == "messages":
             return {name: _message(run or {}, name) for name in names or ()}
         if run is None:
-            raise StoreError(f"run {key} is no longer in {self._mongo.where}")
+            raise RemovedError(f"run {key} is no longer in {self._mongo.where}")
         if kind == "status":
             return {"": _status_in(run)}
         claims = {str(number): claim for number, claim in enumerate(mappings_in(run.get("claims")), 1)}
@@ -221,7 +221,7 @@ class MongoDocuments(Documents):
         wanted = dict.fromkeys((*NOTED, OMNIBOARD_TAGS, OMNIBOARD_NOTES), 1)
         found = self._mongo.confirmed.runs.find_one({"_id": key}, wanted)
         if found is None:
-            raise StoreError(f"run {key} is no longer in {self._mongo.where}")
+            raise RemovedError(f"run {key} is no longer in {self._mongo.where}")
         return found
 
 

@@ -21,7 +21,7 @@ from sacristan.observers.mongo.documents import exact_part, exact_time, files_in
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.points.points import summarize
 from sacristan.observers.record.schema import RANKS_FOLDER, newer_format
-from sacristan.runs.errors import StoreError
+from sacristan.runs.errors import RemovedError, StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in
 from sacristan.runs.query.times import time_of, to_the_millisecond
 from sacristan.runs.stores.content import Content, StoredArtifact, missing_content
@@ -62,7 +62,7 @@ class MongoRecords(Backend):
         with self.mongo.errors():
             document = self.mongo.runs.find_one({"_id": run.key}, wanted)
         if document is None:
-            raise StoreError(f"run {run.id} is no longer in {self.where}")
+            raise RemovedError(f"run {run.id} is no longer in {self.where}")
         if newer := newer_format(document):
             raise StoreError(f"run {run.id} of {self.where} cannot be read: {newer}")
         return document

@@ -21,7 +21,7 @@ from sacristan.runs.board.views import RunsView
 from sacristan.runs.query.index.batch import Batch
 from sacristan.runs.stores.pool import StorePool
 from tests.integration.board.conftest import database_of
-from tests.integration.board.test_workspace import drawn
+from tests.integration.board.test_workspace import drawn, panel
 
 
 def ids(text):
@@ -195,6 +195,26 @@ def test_run_that_is_deleted_while_a_page_is_made_is_not_on_it(client_of, own_st
     while left:  # a database has answered with the runs as they were
         assert client.get(path).status_code == 200
     assert not re.search('data-run="[34]"', client.get(path).text)
+
+
+def test_panel_of_runs_of_which_some_are_deleted_has_the_others(client_of, own_store, monkeypatch):
+    get_all, left = Store.get_all, ["1"]
+
+    def get_and_lose(store, keys):
+        found = get_all(store, keys)
+        if left:
+            with open_store(own_store) as other:
+                other.discard([other.get(left.pop())])
+        return found
+
+    monkeypatch.setattr(Store, "get_all", get_and_lose)
+    client = client_of(own_store)
+    assert panel(client, "val/accuracy", run=["4", "2", "1"])[0] == 200
+    code, document = panel(client, "val/accuracy", run=["4", "2", "1"])
+    assert (code, sorted(document["labels"])) == (200, ["2", "4"])
+    with open_store(own_store) as store:
+        store.discard(store.get_all(["2", "4"]))
+    assert panel(client, "val/accuracy", run=["4", "2", "1"])[0] == 404
 
 
 # Writing
