@@ -140,8 +140,7 @@ class MetricsBuffer:
         metrics = [quick[name] for name in names if name in quick]
         if len(metrics) < len(names) or len(rows) >= _MOST_ROWS:
             return None
-        row = rows[names] = Row(metrics)
-        return row
+        return rows.setdefault(names, Row(metrics))  # another thread may have made one, which counts its points
 
     def _take_any(self, name: Any, value: Any, step: Any) -> None:
         now = run_time()

@@ -147,6 +147,20 @@ def test_rows_of_threads_lose_no_point_while_points_are_moved():
     }
 
 
+def test_row_that_two_threads_make_at_once_counts_the_points_of_both(monkeypatch):
+    buffer, values = buffer_with(), dict.fromkeys(NAMES, 0.5)
+    log(buffer, values, 0)
+
+    def make(metrics):
+        monkeypatch.undo()
+        log(buffer, values, 1)  # another thread comes in here
+        return buffers.Row(metrics)
+
+    monkeypatch.setattr(buffers, "Row", make)
+    log(buffer, values, 2)
+    assert buffer.position() == {name: [3, 2] for name in NAMES}
+
+
 def test_garbage_that_logs_while_a_row_is_packed_loses_no_point():
     """A finalizer may run wherever memory is taken, and may even move the points."""
     buffer, row = buffer_with(), dict.fromkeys(NAMES, 0.5)
