@@ -270,6 +270,30 @@ def test_scalars_are_recorded_beside_another_library_in_the_next_run_and_after_e
         assert second.get("info.captured") == {"tensorboard": ["add_scalar"], "other": ["log"]}
 
 
+NEXT_RUN = """
+from torch.utils.tensorboard import SummaryWriter
+from sacristan.experiments.scripts.capturing import capture
+writer = SummaryWriter("events")
+writer.add_scalar("loss", 1.0, 0)
+capture.start_run()
+capture.start_run(reinit=True)
+writer.add_scalar("loss", 2.0, 0)
+with SummaryWriter("other") as other:
+    other.add_scalar("loss", 3.0, 0)
+writer.add_scalar("loss", 4.0, 1)
+"""
+
+
+def test_writers_of_the_next_run_have_names_of_their_own(tmp_path):
+    pytest.importorskip("tensorboard")
+    done = run_script(NEXT_RUN, tmp_path)
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        second = store.get("2")
+        assert second.metric("loss").values.tolist() == [2.0, 4.0]
+        assert second.metric("other/loss").values.tolist() == [3.0]
+
+
 def test_adapter_of_another_package_is_found_by_its_entry_point(tmp_path):
     (tmp_path / "their_logger.py").write_text("def write(**values): return len(values)\n")
     (tmp_path / "their_adapter.py").write_text(
@@ -300,6 +324,7 @@ def test_nothing_is_recorded_without_a_run():
 EXPERIMENT = """
 from torch.utils.tensorboard import SummaryWriter
 from sacristan.experiments import Experiment
+from sacristan.experiments.scripts.capturing import capture
 
 ex = Experiment("wrapped")
 
@@ -316,6 +341,9 @@ def main(_run, own):
             if own:
                 _run.log_scalar("loss", 1 / (step + 1), step)
         writer.add_scalar("last", 0.5, 4)
+    for step in range(2):
+        capture.log({"odd": "no number"}, step, library="tensorboard", call="add_scalar")
+    capture.log({"strange": "no number"}, 0, library="tensorboard", call="add_scalar")
 """
 
 
@@ -324,6 +352,8 @@ def test_experiment_that_logs_elsewhere_has_its_metrics(tmp_path):
     for words in ([], ["with", "own=True"]):
         done = run([sys.executable, "wrapped.py", *words], cwd=tmp_path, stderr=PIPE, text=True)
         assert done.returncode == 0, done.stderr
+        named = [f"log_scalar('{name}')" in done.stderr for name in ("odd", "strange")]
+        assert named == [not words, not words]
     assert "this experiment logs its metrics itself; those of tensorboard are not recorded" in done.stderr
     with open_store(tmp_path / "my_runs") as store:
         for found, names in zip(store.find(sort="id"), (["last", "loss"], ["loss"]), strict=True):

@@ -118,8 +118,6 @@ class _Calls:
 
     def _new_prefix(self, folder: str) -> str:
         """Return what the tags of a writer begin with: nothing for the first one, else the name of its folder."""
-        if self._run is not self._capture.run:
-            self._begin_run()
         name = Path(folder).name
         if self._first is None:
             self._first = folder
@@ -128,6 +126,8 @@ class _Calls:
         return self._prefixes[folder]
 
     def _prefix(self, writer: Any) -> str:
+        if self._run is not self._capture.run:
+            self._begin_run()
         folder = _folder(writer)
         prefix = self._prefixes.get(folder)
         return self._new_prefix(folder) if prefix is None else prefix
@@ -138,7 +138,7 @@ class _Calls:
 
     def add_scalar(self, add_scalar: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method such that the run has the value, too: `watched`, written out for the most frequent call."""
-        log = self._capture.log_scalar
+        capture, log = self._capture, self._capture.log_scalar
 
         @functools.wraps(add_scalar)
         def call(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **more: Any) -> Any:
@@ -147,7 +147,7 @@ class _Calls:
                 return result
             try:
                 prefix = self._prefixes.get(getattr(writer, "log_dir", ""))
-                if prefix is None:
+                if prefix is None or self._run is not capture.run:
                     prefix = self._prefix(writer)
                 name = tag if not prefix or tag.startswith(prefix) else prefix + tag
                 log(name, scalar_value, global_step if type(global_step) is int else _step(global_step), _ADD_SCALAR)
