@@ -23,7 +23,7 @@ from sacristan.runs.comparison.panels import CurveCache, make_panel
 from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import FilterError, PlotError, RunNotFoundError
 from sacristan.runs.query.names import split_names
-from sacristan.runs.query.texts import cell_text, is_number
+from sacristan.runs.query.texts import cell_text, is_number, list_text
 from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
 
@@ -178,7 +178,7 @@ def _panel(visit: Visit) -> Response:
     view = RunsView.of(visit.request.query_params)
     if chart := Chart.of(visit.asked("panel")):
         return numbers_response(chart_document(visit, view, chart))
-    runs = _drawn_runs(visit, view)
+    runs, notes = _present_runs(visit, view)
     # First, as `make_panel` copies the runs with all that they hold.
     visit.store.prefetch(
         runs, ["metrics", "uid", "status", "start_time", "display_name", "heartbeat", "stop_time", "display_colour"]
@@ -190,7 +190,7 @@ def _panel(visit: Visit) -> Response:
             "metric": panel.metric,
             "x": view.x,
             "x_label": panel.x_label,
-            "notes": list(panel.notes),
+            "notes": [*panel.notes, *notes],
             "labels": {} if view.group else {run.id: label for run, label in visit.board.labels.of(runs).items()},
             "chosen": {} if view.group else {run.id: colour for run in runs if (colour := chosen_colour(run))},
             "parts": _quantities(panel.metric, runs),
@@ -205,14 +205,20 @@ def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
     if view.run and not (view.where or view.words):
         if len(view.run) > MAX_DRAWN:
             raise FilterError(f"got {len(view.run)} runs, expected {MAX_DRAWN} at most; choose fewer")
-        try:
-            return [run.listed() for run in visit.store.get_all(view.run)]
-        except RunNotFoundError:  # of those that the page showed, others have removed some
-            left = runs_by(visit.store, view.run)
-            if not left:
-                raise
-            return [left[key].listed() for key in dict.fromkeys(view.run) if key in left]
+        return [run.listed() for run in visit.store.get_all(view.run)]
     return [run.listed() for run in visit.store.find(view.tree, view.sort, MAX_DRAWN)]
+
+
+def _present_runs(visit: Visit, view: RunsView) -> tuple[list[Run], list[str]]:
+    """Return the runs to draw without those that were removed while the page showed them, and a note on these."""
+    try:
+        return _drawn_runs(visit, view), []
+    except RunNotFoundError:
+        left = runs_by(visit.store, view.run)
+        if not left:
+            raise
+        gone = list_text(key for key in view.run if key not in left)
+        return [left[key].listed() for key in dict.fromkeys(view.run) if key in left], [f"runs not found: {gone}"]
 
 
 def _made(

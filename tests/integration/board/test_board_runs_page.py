@@ -178,18 +178,24 @@ def test_watched_rows_are_sent_when_they_have_changed(client_of, own_store):
     assert "best" in client.get("/list/rows", headers=known).text
 
 
-@pytest.mark.parametrize("path", ["/runs", "/runs?group=lr", "/list/rows"])
-def test_run_that_is_deleted_while_a_page_is_made_is_not_on_it(client_of, own_store, monkeypatch, path):
-    find, left = Store.find, ["3", "4"]
+def lose_after(method, where, runs, monkeypatch):
+    """Let somebody delete the last of the runs each time when a method of the store has found them."""
+    found_by = getattr(Store, method)
 
     def find_and_lose(store, *args, **options):
-        found = find(store, *args, **options)
-        if left:
-            with open_store(own_store) as other:
-                other.discard([other.get(left.pop())])
+        found = found_by(store, *args, **options)
+        if runs:
+            with open_store(where) as other:
+                other.discard([other.get(runs.pop())])
         return found
 
-    monkeypatch.setattr(Store, "find", find_and_lose)
+    monkeypatch.setattr(Store, method, find_and_lose)
+
+
+@pytest.mark.parametrize("path", ["/runs", "/runs?group=lr", "/list/rows"])
+def test_run_that_is_deleted_while_a_page_is_made_is_not_on_it(client_of, own_store, monkeypatch, path):
+    left = ["3", "4"]
+    lose_after("find", own_store, left, monkeypatch)
     client = client_of(own_store)
     assert client.get(path).status_code == 200
     while left:  # a database has answered with the runs as they were
@@ -198,20 +204,13 @@ def test_run_that_is_deleted_while_a_page_is_made_is_not_on_it(client_of, own_st
 
 
 def test_panel_of_runs_of_which_some_are_deleted_has_the_others(client_of, own_store, monkeypatch):
-    get_all, left = Store.get_all, ["1"]
-
-    def get_and_lose(store, keys):
-        found = get_all(store, keys)
-        if left:
-            with open_store(own_store) as other:
-                other.discard([other.get(left.pop())])
-        return found
-
-    monkeypatch.setattr(Store, "get_all", get_and_lose)
+    lose_after("get_all", own_store, ["1"], monkeypatch)
     client = client_of(own_store)
     assert panel(client, "val/accuracy", run=["4", "2", "1"])[0] == 200
     code, document = panel(client, "val/accuracy", run=["4", "2", "1"])
-    assert (code, sorted(document["labels"])) == (200, ["2", "4"])
+    assert (code, sorted(document["labels"]), document["notes"]) == (200, ["2", "4"], ["runs not found: 1"])
+    asked = {"run": ["4", "2", "1"], "panel": "val/accuracy"}
+    assert client.get("/workspace/points", params=asked).status_code == 404  # a download has all runs, or is none
     with open_store(own_store) as store:
         store.discard(store.get_all(["2", "4"]))
     assert panel(client, "val/accuracy", run=["4", "2", "1"])[0] == 404
