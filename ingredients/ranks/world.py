@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import json
@@ -19,7 +20,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sacristan.ingredients.errors import ConfigError, RankError
 from sacristan.observers.record.identity import start_of
@@ -61,7 +62,8 @@ _SIGNALS = {
 _TAIL_BYTES, _QUOTED = 2**18, 4
 
 
-class World(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class World:
     """The processes of one launch, and the rank of this one.
 
     Attributes:

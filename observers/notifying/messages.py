@@ -9,6 +9,7 @@ free again.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 import math
@@ -22,7 +23,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
 from sacristan.configs.installation import missing_package
 from sacristan.observers.errors import MissingExtraError, NotifyError
@@ -57,7 +57,8 @@ _MAX_TITLE, _MAX_BODY = 200, 4000
 _KINDS = {"info": "info", "success": "success", "warning": "warning", "error": "failure"}
 
 
-class Message(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Message:
     """A message. Runs may write anything into its texts: control characters and passwords are removed on sending.
 
     Attributes:

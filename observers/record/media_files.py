@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from sacristan.observers.errors import RecordError
 from sacristan.observers.record.append_file import AppendFile
@@ -68,7 +68,8 @@ class Content:
         return len(self.data) + sum(len(image.data) for image in self.images)
 
 
-class MediaEntry(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class MediaEntry:
     """A logged medium, as observers receive it.
 
     Attributes:
@@ -211,7 +212,8 @@ def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
 # ---------------------------------------------------------------------- reading
 
 
-class MediaRecord(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class MediaRecord:
     """A medium in the record of a run.
 
     Attributes:
