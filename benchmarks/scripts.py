@@ -111,7 +111,7 @@ def environment(home: Path) -> dict[str, str]:
     """Return the environment of a script, whose libraries write nothing outside of its folder."""
     own = {"HOME": str(home), "WANDB_SILENT": "true", "WANDB_MODE": "offline", "TRACKIO_DIR": str(home / "trackio")}
     found = {**os.environ, **own}
-    found.pop("PYTHONDONTWRITEBYTECODE", None)  # or each start would compile what has changed
+    found.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles the modules that have changed
     return found
 
 

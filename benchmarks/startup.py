@@ -199,7 +199,7 @@ def run_once(lab, command, url=None):
     times = lab.parent / "times.json"
     environment = {**os.environ, "STARTUP_TIMES": str(times)}
     environment.pop("PYTHONPATH", None)  # the copy is what runs
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # nor does it compile at each start
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each start compiles all modules
     if url:
         environment["STARTUP_URL"] = url
     began = time.monotonic()

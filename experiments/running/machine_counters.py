@@ -1,4 +1,4 @@
-"""Counters of the machine and of this process: on Linux from `/proc`, because psutil takes 12 ms to be imported."""
+"""Counters of the machine and of this process: on Linux from `/proc`, because importing psutil takes 12 ms."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _SECTOR_BYTES = 512
 
 
 class LinuxCounters:
-    """What `/proc` shows, counted as psutil does."""
+    """Counters read from `/proc`, with the values that psutil returns."""
 
     def cpu_times(self) -> tuple[float, float]:
-        """Return how long all cores were busy, and how long they were there, in units of the system."""
+        """Return the busy time and the whole time of all cores, in the same unit."""
         user, nice, system, idle, iowait, *others = map(int, Path("/proc/stat").read_bytes().split()[1:9])
         busy = user + nice + system + sum(others)
         return busy, busy + idle + iowait
@@ -74,7 +74,7 @@ def _processes() -> Iterator[tuple[int, int, int]]:
 
 
 class PsutilCounters:
-    """The same from psutil, for other systems."""
+    """The same counters from psutil, for other systems."""
 
     def __init__(self) -> None:
         self._psutil = Later("psutil")

@@ -174,7 +174,7 @@ class Capture:
         return False
 
     def _log_held(self, run: LabRun, name: str, value: Any, step: Any) -> None:
-        """Log a point that was held back; what is no number is named."""
+        """Log a point that was held back; warn if it is not a number."""
         try:
             run.log_scalar(name, value, step)
         except MetricError as error:

@@ -143,7 +143,7 @@ def next_move(
 
     Args:
         was: The version that the alias must name now, such as 6 or `v6`; empty if it must name none; by default any.
-        where: The store, for messages.
+        where: The store, for messages; empty if unknown.
 
     Raises:
         ArtifactMovedError: If it names another version than `was`.
@@ -158,7 +158,7 @@ def next_move(
         )
     if version is None and now is None:
         command = typed_command(where, "artifacts", "alias", name)
-        raise ArtifactNotFoundError(f"{name}:{alias}: there is no such alias; {command}")
+        raise ArtifactNotFoundError(f"{name}:{alias}: there is no such alias; to see those that there are: {command}")
     return Move(
         alias=alias,
         number=1 if last is None else last.number + 1,

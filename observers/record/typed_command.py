@@ -1,4 +1,4 @@
-"""Commands that messages name, ready to be pasted."""
+"""Commands in messages, ready to paste."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["typed_command"]
 
 
 def typed_command(where: str, *words: str) -> str:
-    """Return a command about a store; `--store` names it unless it is the one that commands take without.
+    """Return a command for a store; `--store` names it, unless the command uses it anyway or `where` is empty.
 
     >>> typed_command("other_runs", "card", "1")
     'sacristan --store other_runs card 1'
     """
     usual = os.environ.get("SACRISTAN_STORE") or "my_runs"
-    store = [] if where in (usual, usual.rstrip("/"), redact(usual)) else ["--store", redact(where)]
+    store = [] if where in ("", usual, usual.rstrip("/"), redact(usual)) else ["--store", redact(where)]
     return shlex.join(["sacristan", *store, *words])

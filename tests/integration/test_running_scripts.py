@@ -700,7 +700,7 @@ def main(config):
 main()
 """,
         ["lr=3"],
-        "hydra: what interpolations result in (UnsupportedInterpolationType: Unsupported interpolation type twice)",
+        "hydra: resolving interpolations (UnsupportedInterpolationType: Unsupported interpolation type twice)",
         {"lr": 3, "twice": "${twice:2}"},
     ),
 }

@@ -221,7 +221,7 @@ class StandIn(ModuleType):
 
     def _can_log(self, value: Any) -> bool:
         """Return whether a value is recorded; an object of the library's own that has no twin is named."""
-        if isinstance(value, _Nothing):  # was named when it was made
+        if isinstance(value, _Nothing):  # named when it was made
             return False
         kind = type(value)
         if kind.__module__.partition(".")[0] != self._library:

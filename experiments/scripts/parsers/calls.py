@@ -99,7 +99,7 @@ def attach_tyro(module: Any, capture: Capture) -> None:
 
 
 def _is_called(f: Any) -> bool:
-    """Return whether a parser calls this for what it does, not for the object that it returns."""
+    """Return whether this is a function that the parser runs, rather than a class of settings."""
     return inspect.isroutine(f) or isinstance(f, functools.partial)
 
 

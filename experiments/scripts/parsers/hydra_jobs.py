@@ -54,7 +54,7 @@ def _tell(capture: Capture, config: Any) -> None:
     overrides = [str(word).lstrip("+~").partition("=")[0] for word in config.hydra.overrides.task]
     settings = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
     found = OmegaConf.to_container(settings)
-    # One that cannot be resolved yet leaves all as they are written: the script may register its resolver later.
-    with capture.guarded("hydra", "what interpolations result in"):
+    # If one cannot be resolved yet, all stay as written: the script may register its resolver later.
+    with capture.guarded("hydra", "resolving interpolations"):
         found = OmegaConf.to_container(settings, resolve=True)
     capture.config(found, overrides, library="hydra", call="main")

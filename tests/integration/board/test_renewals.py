@@ -1,4 +1,4 @@
-"""What somebody has focused, typed, selected or pressed on a page stays while the page renews itself."""
+"""A page that refreshes keeps the focus, what is typed and selected, and a button that is being pressed."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ HIDDEN = "() => [...document.querySelectorAll('figure.panel[hidden]')].map(({ da
 
 
 def look_until(page, selector, text=""):
-    """Let the page look, as it does when it comes to the front, until it shows an element with a text."""
+    """Make the page refresh, as when its tab becomes visible, until an element contains a text."""
     shown = "([selector, text]) => document.querySelector(selector)?.textContent.includes(text)"
     look = "document.dispatchEvent(new Event('visibilitychange'))"
     page.wait_for_function(f"(asked) => ({shown})(asked) || void {look}", arg=[selector, text], polling=300)

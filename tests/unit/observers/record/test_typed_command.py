@@ -7,6 +7,7 @@ from sacristan.observers.record.typed_command import typed_command
     ("usual", "where", "named"),
     [
         ("", "my_runs", ""),
+        ("other", "", ""),
         ("", "other runs", "--store 'other runs' "),
         ("other", "other", ""),
         ("other/", "other", ""),
