@@ -141,6 +141,7 @@ for cell in (
 
 
 def test_executed_cells_are_kept_and_run_as_a_script(tmp_path, monkeypatch, capfd):
+    pytest.importorskip("IPython")  # which incense brings, below Python 3.12
     monkeypatch.chdir(tmp_path)
     env = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path / "ipython")}
     done = processes.run(

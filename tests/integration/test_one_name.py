@@ -39,7 +39,11 @@ def checkout(tmp_path_factory):
     return folder
 
 
-def python(*words, cwd, path="", warnings="error"):
+# Sacred calls `datetime.utcnow`, which is deprecated from Python 3.12 on.
+STRICT = "error,ignore:datetime.datetime.utc:DeprecationWarning"
+
+
+def python(*words, cwd, path="", warnings=STRICT):
     """Run a cold Python, which looks for modules below `path`."""
     environment = {**os.environ, "PYTHONPATH": str(path), "PYTHONWARNINGS": warnings}
     return run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True, cold=True)
