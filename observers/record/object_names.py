@@ -43,9 +43,9 @@ def object_name(value: Any) -> str | None:
 
     None for any other value.
 
-    >>> import pathlib
-    >>> object_name(pathlib), object_name(pathlib.Path), object_name(pathlib.Path.open)
-    ('pathlib', 'pathlib:Path', 'pathlib:Path.open')
+    >>> import fractions
+    >>> object_name(fractions), object_name(fractions.Fraction), object_name(fractions.Fraction.as_integer_ratio)
+    ('fractions', 'fractions:Fraction', 'fractions:Fraction.as_integer_ratio')
     >>> object_name(lambda x: 2 * x)
     'lambda x: 2 * x'
     """
