@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+
+from sacristan.configs.shielding import shielded
 
 __all__ = ["job_id", "requeue"]
 
@@ -34,7 +36,7 @@ def requeue(ask: Callable[[], None] | None = None) -> str:
     job = job_id()
     if job is None:
         return "this process belongs to no job of Slurm"
-    with _shielded():
+    with shielded(signal.SIGTERM):  # Slurm ends all of a job that is queued again, and who asks for it
         try:
             fields = _fields(job)
             if _is_queued_again(fields):
@@ -51,16 +53,6 @@ def requeue(ask: Callable[[], None] | None = None) -> str:
                     return ""
             return f"job {job}: {getattr(error, 'stderr', None) or error}".strip()
     return ""
-
-
-@contextlib.contextmanager
-def _shielded() -> Iterator[None]:
-    """Start processes that SIGTERM does not end: Slurm ends all of a job that is queued again, and who asks for it."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
 
 
 def _fields(job: str) -> dict[str, str]:

@@ -28,6 +28,7 @@ from typing import IO, Any, NamedTuple, TextIO
 from sacred import stdout_capturing
 from sacred.stdout_capturing import CapturedStdout, TeeingStreamProxy, flush
 
+from sacristan.configs.shielding import STOP, shielded
 from sacristan.experiments.running import pseudo_terminals
 from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.copies import draw_on
@@ -143,13 +144,14 @@ def _tee(to: Descriptor, path: str, *, keeps_terminals: bool) -> Iterator[_Tee]:
         is_terminal = keeps_terminals and os.isatty(to.number)
         source, target = undo.enter_context(pseudo_terminals.opened_like(to)) if is_terminal else os.pipe()
         try:
-            process = subprocess.Popen(
-                ["tee", "-a", path],
-                start_new_session=True,  # so that a Ctrl-C does not reach it
-                stdin=source,
-                stdout=to.number,
-                stderr=subprocess.DEVNULL if is_terminal else None,  # the end of a terminal is an error to it
-            )
+            with shielded(STOP):
+                process = subprocess.Popen(
+                    ["tee", "-a", path],
+                    start_new_session=True,  # so that a Ctrl-C does not reach it
+                    stdin=source,
+                    stdout=to.number,
+                    stderr=subprocess.DEVNULL if is_terminal else None,  # the end of a terminal is an error to it
+                )
         except OSError:
             os.close(target)
             raise

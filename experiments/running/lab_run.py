@@ -20,6 +20,7 @@ from sacred.run import Run
 from sacred.utils import IntervalTimer
 
 from sacristan.configs.importing import resume_collection
+from sacristan.configs.shielding import STOP, shielded
 from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.running.captured_output import capturing_in_order
 from sacristan.experiments.running.endings import is_refusal
@@ -113,6 +114,8 @@ class LabRun(LoggingRun):
         self._recorder = Recorder(self, MetricsBuffer() if trial is None else ReportingBuffer(trial), self._owner)
         self._signals = Signals()
         self._notifier = Notifier(self)
+        with shielded(STOP):  # it starts programs
+            host_info = get_host_info(experiment.additional_host_info)
         super().__init__(
             computed.values,
             computed.changes,
@@ -121,7 +124,7 @@ class LabRun(LoggingRun):
             computed.root_logger,
             computed.run_logger,
             experiment.get_experiment_info(),
-            get_host_info(experiment.additional_host_info),
+            host_info,
             computed.pre_run_hooks,
             computed.post_run_hooks,
             experiment.captured_out_filter,

@@ -25,6 +25,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sacristan.configs.installation import missing_package
+from sacristan.configs.shielding import STOP, shielded
 from sacristan.observers.errors import MissingExtraError, NotifyError
 from sacristan.observers.notifying import sender
 from sacristan.observers.record.files import open_regular, write_once
@@ -90,15 +91,16 @@ class Sending:
             "claim": None if claim is None else str(claim.absolute()),
             "sent": SENT,
         }
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", sender.__file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            cwd=Path(sys.executable).anchor,
-            env={name: value for name, value in os.environ.items() if name != ADDRESSES_VARIABLE},
-            start_new_session=True,  # Ctrl-C is for the run
-        )
+        with shielded(STOP):
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", sender.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=Path(sys.executable).anchor,
+                env={name: value for name, value in os.environ.items() if name != ADDRESSES_VARIABLE},
+                start_new_session=True,  # Ctrl-C is for the run
+            )
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError), self._process.stdin as stream:
             stream.write(json.dumps(request).encode())

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.configs import installation
+from sacristan.configs.shielding import STOP, shielded
 from sacristan.observers.record.redaction import hide_passwords
 
 __all__ = ["commit_of", "lab_git_state", "lab_version", "repository_of"]
@@ -178,7 +179,8 @@ def _run_git(folder: str | Path, *arguments: str) -> subprocess.CompletedProcess
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     command = ["git", "-C", str(folder), *arguments]
     try:
-        return subprocess.run(command, capture_output=True, timeout=20, env=environment, check=False)
+        with shielded(STOP):
+            return subprocess.run(command, capture_output=True, timeout=20, env=environment, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return error
 

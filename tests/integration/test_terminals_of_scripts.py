@@ -180,6 +180,31 @@ def test_ctrl_c_and_ctrl_z_arrive_as_ever(tmp_path, key, tenths, code):
     assert found.status == ("INTERRUPTED" if code else "COMPLETED")
 
 
+GIT = f"""#!/bin/sh
+echo "$(grep SigBlk /proc/self/status)" "$0" "$@" >> "$BLOCKED_SIGNALS"
+PATH={os.environ["PATH"]} exec "$(basename "$0")" "$@"
+"""
+
+
+def test_programs_that_the_record_starts_are_not_stopped_before_they_run(tmp_path, monkeypatch):
+    # Whether Ctrl-Z meets one is a matter of chance; then the process could not stop, and the shell hung.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "git").write_text(GIT)
+    (tmp_path / "bin" / "git").chmod(0o755)
+    (tmp_path / "bin" / "tee").symlink_to("git")
+    blocked = tmp_path / "blocked"
+    monkeypatch.setenv("BLOCKED_SIGNALS", str(blocked))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    run(["git", "init", "-q"], cwd=tmp_path)
+    blocked.unlink()
+    (tmp_path / "train.py").write_text("import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, ()))")
+    done = run([sys.executable, *WAYS["sacristan run"], "train.py"], cwd=tmp_path, stdout=PIPE, text=True, cold=True)
+    assert done.stdout == "set()\n"
+    masks = [int(line.split()[1], 16) for line in blocked.read_text().splitlines()]
+    assert masks
+    assert all(mask >> (signal.SIGTSTP - 1) & 1 for mask in masks), blocked.read_text()
+
+
 LEAVES = """
 import subprocess
 other = subprocess.Popen(["sleep", "600"])
