@@ -232,7 +232,7 @@ def test_tampered_script_is_told_with_the_cause(folder, monkeypatch, tamper, opt
 def test_unseeded_script_diverges_although_nothing_recorded_differs(folder):
     record(*CAPTURED, cold=True)  # as the process that reproduces it: a warm Python has imported torch
     text = reproduce("1", code=1)
-    assert text.startswith("DIVERGED: loss at step 0: ")
+    assert re.match(r"DIVERGED: loss at step \d: ", text)  # the first may lie within the tolerance by chance
     assert "nothing recorded differs; a record does not include the time, random generators without a seed" in text
 
 
@@ -289,6 +289,7 @@ def test_processes_of_an_unknown_launcher_are_refused(folder, monkeypatch):
 
 OF_RANKS = """
 import os
+import re
 import sacristan
 run = sacristan.init()
 for step in range(3):
