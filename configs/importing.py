@@ -18,6 +18,7 @@ import functools
 import gc
 import importlib.util
 import pkgutil
+import platform
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -60,6 +61,7 @@ def import_sacred() -> None:
         del sys.modules["munch"]  # Sacred's own, which knows no YAML; others get a whole one
     sacred.dependencies.PackageDependency.modname_to_dist = _PackagesOfModules()
     sacred.host_info._get_cpu_by_proc_cpuinfo = _cpu_of_linux
+    sacred.host_info._os.getter_function = _names_of_system
 
 
 @functools.cache
@@ -289,6 +291,18 @@ def _cpu_of_linux() -> str | None:
     """Return the name of the CPU as Sacred's function does, but start no process."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.lstrip().startswith("model name")), None)
+
+
+def _names_of_system() -> list[str]:
+    """Return what Sacred's function does, but start no process for the processor's name, which it leaves out."""
+    known = vars(platform.uname())
+    has_processor = "processor" in known
+    known.setdefault("processor", "")
+    try:
+        return [platform.system(), platform.platform()]
+    finally:
+        if not has_processor:
+            del known["processor"]
 
 
 # ---------------------------------------------------------------------- what is put off

@@ -66,11 +66,14 @@ class LinuxCounters:
 
 def _processes() -> Iterator[tuple[int, int, int]]:
     """Yield pid, parent and CPU time, with that of waited-for children, of each process that is shown."""
-    for name in os.listdir("/proc"):  # noqa: PTH208
-        if name.isdecimal():
-            with contextlib.suppress(OSError):  # it may have just ended
-                row = Path("/proc", name, "stat").read_bytes().rpartition(b")")[2].split()
-                yield int(name), int(row[1]), sum(map(int, row[11:15]))
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208
+        with contextlib.suppress(OSError):  # it may have just ended
+            handle = os.open(f"/proc/{name}/stat", os.O_RDONLY)
+            try:
+                row = os.read(handle, 4096).rpartition(b")")[2].split(None, 15)
+            finally:
+                os.close(handle)
+            yield int(name), int(row[1]), sum(map(int, row[11:15]))
 
 
 class PsutilCounters:

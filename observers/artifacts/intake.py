@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -92,7 +91,7 @@ class Incoming:
 
         A stream longer than `expected_bytes` is not read to its end, because a growing file may have none.
         """
-        path = self.folder / f"taken-{secrets.token_hex(8)}"
+        path = self.folder / f"taken-{os.urandom(8).hex()}"
         if expected_bytes >= RESUMED_BYTES:
             path = self._part(stream, expected_bytes)
         sha256 = hashlib.sha256()
@@ -110,7 +109,7 @@ class Incoming:
         beginning = hashlib.sha256(read(stream, _KEY_BYTES)).hexdigest()
         stream.seek(0)
         name = f"{_PART}{num_bytes}-{beginning[:32]}"
-        path = self.folder / f"{name}.{secrets.token_hex(4)}"
+        path = self.folder / f"{name}.{os.urandom(4).hex()}"
         for left in self._home.glob(f"*/{name}.*"):
             if left.parent != self.folder and is_locked(left.parent) is False:
                 with contextlib.suppress(OSError):  # another process was faster, or it is another user's

@@ -11,7 +11,6 @@ import errno
 import io
 import os
 import re
-import secrets
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
@@ -156,7 +155,7 @@ def replacing(path: Path, *, durable: bool = True, check: Callable[[Path], Any] 
 
     Without `durable`, a power cut may undo this; a killed process does not.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     # Umask and folder determine mode and group, as for any new file.
     handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | BINARY, 0o666)
     try:
@@ -181,7 +180,7 @@ def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
 
     Of many writers at once, one succeeds, on NFS, too.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("xb") as stream:
             stream.write(content)

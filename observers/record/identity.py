@@ -7,7 +7,6 @@ import getpass
 import logging
 import os
 import re
-import secrets
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
@@ -82,7 +81,7 @@ _STOCK_BEATS, _STOCK_BEAT_S = 60, 10.0
 
 def new_uid() -> str:
     """Return a new id, which sorts by time: 12 hex digits of milliseconds since 1970, then 20 random ones."""
-    return f"{time.time_ns() // 1_000_000:012x}{secrets.token_hex(10)}"
+    return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
 
 
 def is_uid(value: Any) -> TypeGuard[str]:
