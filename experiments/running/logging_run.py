@@ -7,7 +7,7 @@ import functools
 import logging
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,11 @@ class LoggingRun(Run):
             trial of a sweep.
         """
         return self._recorder.metrics.log_quickly(values, step)
+
+    @property
+    def log_number(self) -> Callable[[str, Any, Any], None]:
+        """Function behind `log_scalar`, of name, value and step; without the call in between."""
+        return self._recorder.metrics.log_scalar_metric
 
     def log_media(self, name: str, media: Media, step: int | float | None = None) -> None:
         """Log an `Image`, a `Table`, a `Video` or another of the `Media` of the package `observers`.

@@ -44,19 +44,20 @@ if TYPE_CHECKING:
 else:
     Loader = object  # importing the module takes 3 ms
 
-__all__ = ["Capture", "capture", "not_recorded", "told", "watched"]
+__all__ = ["NUMBERS", "Capture", "capture", "not_recorded", "told", "watched"]
 
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"
-_NUMBERS = (float, int)
+# Of a number, step and value are noted, to find those that two libraries log.
+NUMBERS = (float, int)
 # What a capture knows of the current run alone.
 _OF_A_RUN = (
     "_calls",
     "_warned",
     "_named",
     "_last",
-    "_alone",
+    "quick",
     "_has_settings",
     "_is_left",
     "_passed_on",
@@ -87,6 +88,8 @@ class Capture:
         jobs: Begins a run for each job that the script starts; None if all jobs are in one run.
         is_guest: Whether the run is one of an experiment, which a library logs in as well.
         stood_in: Libraries that a module of an adapter stands in for.
+        quick: By library and call, while no other library logs and all is passed on at once: where to note the step and
+            value of a number by name, and the function that logs them. It is for calls that take microseconds.
     """
 
     def __init__(self) -> None:
@@ -106,8 +109,7 @@ class Capture:
         self._named: set[str] = set()
         # By library and metric: the last step, and the value or all values of that call.
         self._last: dict[str, dict[str, tuple[Any, Any]]] = {}
-        # By library and call: the library's entry of `_last`, while no other library logs and all is passed on at once.
-        self._alone: dict[tuple[str, str], dict[str, tuple[Any, Any]]] = {}
+        self.quick: dict[tuple[str, str], tuple[dict[str, tuple[Any, Any]], Callable[[str, Any, Any], None]]] = {}
         self._has_settings = False
         self.is_guest = self._is_left = self._stands_in = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
@@ -196,13 +198,13 @@ class Capture:
         before = tracking.current_run()
         run = tracking.init(**options)
         if run is not before and run.lab_run is not None:
-            self._calls, self._last, self._alone = {}, {}, {}
+            self._calls, self._last, self.quick = {}, {}, {}
             self.run, self._stands_in = run.lab_run, True
         return run
 
     def end(self) -> None:
         """Pass on nothing any more; the libraries stay wrapped."""
-        self.run, self._stands_in = None, False
+        self.run, self._stands_in, self.quick = None, False, {}
 
     def attach_others(self) -> None:
         """Attach the adapters that other packages bring, once."""
@@ -249,24 +251,18 @@ class Capture:
                     continue
                 run.log_scalar(name, value, step)
             except MetricError as error:
-                self._warn(library, f"{call} {name}", str(error))
+                self.reject(name, error, (library, call))
+
+    def reject(self, name: str, error: MetricError, source: tuple[str, str]) -> None:
+        """Warn, once, of a value that is no metric; `source` is library and call."""
+        self._warn(source[0], f"{source[1]} {name}", str(error))
 
     def log_scalar(self, name: str, value: Any, step: Any, source: tuple[str, str]) -> None:
-        """Log one metric, as `log` does, quickly while no other library logs; `source` is library and call."""
-        run, alone = self.run, self._alone
-        points = alone.get(source)
-        if run is None or points is None:
-            library, call = source
-            self.log({name: value}, step, library=library, call=call)
-            if self._last.keys() == {library} and not self.is_guest:
-                alone[source] = self._last[library]  # not of a later `_alone`, if another thread has begun one
-            return
-        if isinstance(value, _NUMBERS):
-            points[name] = step, value
-        try:
-            run.log_scalar(name, value, step)
-        except MetricError as error:
-            self._warn(source[0], f"{source[1]} {name}", str(error))
+        """Log one metric, as `log` does, of a caller that looks at `quick` first; `source` is library and call."""
+        (library, call), quick, run = source, self.quick, self.run
+        self.log({name: value}, step, library=library, call=call)
+        if run is not None and self._last.keys() == {library} and not self.is_guest:
+            quick[source] = self._last[library], run.log_number  # not of a later run, or if another library logs by now
 
     def log_quickly(self, values: Mapping[str, Any], step: Any, *, library: str, call: str) -> Mapping[str, Any]:
         """Log metrics, as `log` does, that are plain numbers and were logged before; return the others."""
@@ -282,14 +278,14 @@ class Capture:
         own = self._last.get(library)
         if own is None:
             own = self._last[library] = {}
-            self._alone = {}
+            self.quick = {}
         if len(self._last) > 1 and step is not None:
             values = self._without_repeated(values, step, library)
         if type(values) is Numbers:
             own.update(dict.fromkeys(values, (step, values)))
         else:
             for name, value in values.items():
-                if isinstance(value, _NUMBERS):
+                if isinstance(value, NUMBERS):
                     own[name] = step, value
         return values
 
@@ -299,7 +295,7 @@ class Capture:
                 name: value
                 for name, value in values.items()
                 if (last := points.get(name)) is not None
-                and (last[0] == step and isinstance(value, _NUMBERS))
+                and (last[0] == step and isinstance(value, NUMBERS))
                 and (last[1][name] if isinstance(last[1], dict) else last[1]) == value
                 and other != library
             }

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from sacred.utils import SacredInterrupt
 
-from sacristan.experiments.scripts.capturing import Capture, not_recorded, watched
+from sacristan.experiments.scripts.capturing import NUMBERS, Capture, not_recorded, watched
 from sacristan.experiments.scripts.loggers.open_runs import Part
+from sacristan.observers.errors import MetricError
 from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Text
 from sacristan.observers.record.other_trackers import part_name
 
@@ -138,7 +139,7 @@ class _Calls:
 
     def add_scalar(self, add_scalar: Callable[..., Any]) -> Callable[..., Any]:
         """Return the method such that the run has the value, too: `watched`, written out for the most frequent call."""
-        capture, log = self._capture, self._capture.log_scalar
+        capture = self._capture
 
         @functools.wraps(add_scalar)
         def call(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **more: Any) -> Any:
@@ -150,9 +151,19 @@ class _Calls:
                 if prefix is None or self._run is not capture.run:
                     prefix = self._prefix(writer)
                 name = tag if not prefix or tag.startswith(prefix) else prefix + tag
-                log(name, scalar_value, global_step if type(global_step) is int else _step(global_step), _ADD_SCALAR)
+                step = global_step if type(global_step) is int else _step(global_step)
+                quick = capture.quick.get(_ADD_SCALAR)
+                if quick is None:
+                    capture.log_scalar(name, scalar_value, step, _ADD_SCALAR)
+                else:
+                    points, log = quick
+                    if isinstance(scalar_value, NUMBERS):
+                        points[name] = step, scalar_value
+                    log(name, scalar_value, step)
             except SacredInterrupt:
                 raise
+            except MetricError as error:
+                capture.reject(name, error, _ADD_SCALAR)
             except Exception as error:
                 not_recorded(add_scalar, error)
             return result
