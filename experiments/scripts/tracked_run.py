@@ -28,18 +28,31 @@ _LEVELS = {"INFO": "info", "WARN": "warning", "WARNING": "warning", "ERROR": "er
 # Names of W&B's run that are not here, and what to use.
 _ADVICE = {
     "code_dir": "the sources of a run are recorded by themselves",
+    "config_static": "settings of a script are in run.config",
+    "display": "open the board: sacristan board",
     "entity": "the runs in a folder belong to nobody",
+    "finish_artifact": "log the artifact when it is whole: run.log_artifact(artifact)",
     "get_project_url": "open the board: sacristan board",
     "get_sweep_url": "open the board: sacristan board",
+    "get_url": "use run.url",
     "link_artifact": "give it a name of its own: run.log_artifact(artifact)",
     "link_model": "give it a name of its own: run.log_artifact(artifact)",
     "log_code": "the sources of a run are recorded by themselves",
     "offline": "nothing is sent anywhere, unless SACRISTAN_STORE names a MongoDB",
+    "pin_config_keys": "the board has the columns that you choose there",
+    "project_name": "use run.project",
     "project_url": "open the board: sacristan board",
     "restore": "use an artifact: run.use_artifact(name)",
     "settings": "settings of a script are in run.config",
+    "start_time": "use run.lab_run.start_time",
+    "starting_step": "use run.step, before anything is logged",
+    "status": "use run.lab_run.status",
+    "sweep_id": "use run.lab_run.meta_info.get('sweep')",
     "sweep_url": "open the board: sacristan board",
+    "sync_dir": "use run.folder",
     "to_html": "open the board: sacristan board",
+    "upsert_artifact": "log the artifact when it is whole: run.log_artifact(artifact)",
+    "write_logs": "print them: output is recorded",
 }
 
 
@@ -217,10 +230,11 @@ class TrackedRun:
         if self._is_finished:
             _warn_once(self, "log", "the run has ended; what is logged from here on is lost")
             return
-        if not isinstance(data, (dict, Mapping)) or not (
-            _TEXT.issuperset(map(type, data)) or all(isinstance(name, str) for name in data)
-        ):
+        if not isinstance(data, (dict, Mapping)):
             raise TypeError(f"log: got {type(data).__name__}, expected a dict of values by name: log({{'loss': loss}})")
+        if not (_TEXT.issuperset(map(type, data)) or all(isinstance(name, str) for name in data)):
+            name = next(name for name in data if not isinstance(name, str))
+            raise TypeError(f"log: got the name {name!r}, expected a text; write log({{{str(name)!r}: value}})")
         self._history.log(flat(data), step, commit)
         if self._loop is not None:
             self._loop.stop_at_log()

@@ -171,6 +171,21 @@ def test_name_of_wandb_that_is_not_here_says_what_to_use(name, advice):
         sacristan.nonsense  # noqa: B018
 
 
+def test_each_public_name_of_wandb_is_here_or_says_what_to_use():
+    wandb = pytest.importorskip("wandb")
+    tracked = sacristan.init(mode="disabled")
+    for here, theirs in ((sacristan, wandb.__all__), (tracked, [name for name in dir(wandb.Run) if name[0] != "_"])):
+        for name in (name for name in theirs if not hasattr(here, name)):
+            with pytest.raises(AttributeError, match=f"{name!r}(; of W&B, it is not here)?: "):
+                getattr(here, name)
+
+
+def test_name_that_is_no_text_is_named():
+    tracked = sacristan.init(mode="disabled")
+    with pytest.raises(TypeError, match=r"log: got the name 1, expected a text; write log\(\{'1': value\}\)"):
+        tracked.log({"loss": 0.5, 1: 2.0})
+
+
 def test_run_says_what_it_has_not():
     tracked = sacristan.init(mode="disabled")
     with pytest.raises(AttributeError, match="the sources of a run are recorded by themselves"):

@@ -6,6 +6,8 @@ import json
 import os
 import sys
 
+import pytest
+
 from sacristan.runs import open_store
 from tests.processes import PIPE, run
 
@@ -84,3 +86,96 @@ def test_variables_give_name_and_tags_to_runs_that_name_none(tmp_path):
         found = store.find(sort="start")
     assert [sorted(each.tags) for each in found] == [["first", "small"], ["mine"]]
     assert [each.display_name for each in found] == ["one", "one"]
+
+
+# Forms that are common in public scripts, and names that the lab does not have.
+ODD = """
+import copy
+import numpy as np
+import torch
+import wandb
+from wandb.data_types import Image
+from wandb.sdk.data_types.table import Table
+
+run = wandb.init(project="digits", config={"lr": 0.1})
+wandb.config = {"epochs": 3}
+print(wandb.config.lr, wandb.config["epochs"], wandb.run.sweep_id is None, wandb.run.start_time > 1e9, run.entity == "")
+print(isinstance(run, wandb.Object3D), wandb.Api().runs("me/digits")[0].summary["loss"] > 1, len(wandb.Api().runs("x")))
+
+class Callback(wandb.keras.WandbCallback):
+    def __init__(self, monitor):
+        super().__init__(monitor=monitor)
+        self.monitor = monitor
+
+print(Callback("loss").monitor)
+cases = Table(columns=["image", "class"])
+cases.add_data(wandb.Image(torch.ones((3, 4, 4), device="meta")), "cat")
+cases.add_data(wandb.Image(np.zeros((4, 4))), "dog")
+print([row[1] for _, row in cases.iterrows()], cases.get_dataframe())
+twice = wandb.Table(columns=["a", "a"])
+twice.add_data(1, 2)
+artifact = wandb.Artifact("digits", type="dataset")
+artifact.ttl = 3
+artifact.add(wandb.JoinedTable(cases, cases, "class"), "joined")
+wandb.log({"cases": cases, "image": Image(np.zeros((4, 4, 3))), "twice": twice, "loss": 1.0})
+other = wandb.init(project="digits", reinit="create_new")
+other.log({"loss": 2.0})
+run.log({"loss": 3.0})
+try:
+    wandb.sweep({"method": "random"}, project="digits")
+except wandb.Error as error:
+    print(error)
+"""
+
+
+def test_odd_uses_of_wandb_end_no_training_and_are_named(tmp_path):
+    (tmp_path / "train.py").write_text(ODD)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB")}
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    *lines, advice = done.stdout.splitlines()
+    assert lines[:3] == ["0.1 3 True True True", "False False 0", "loss"]
+    assert lines[3].startswith("['cat', 'dog']")
+    assert "sacristan sweep train.py --over" in advice
+    named = (
+        "keras.WandbCallback",
+        "Api",
+        "JoinedTable",
+        "Table.get_dataframe",
+        "Artifact.add of JoinedTable",
+        "Image",
+        "Table: got",
+    )
+    for left_out in named:
+        lines = [line for line in done.stderr.splitlines() if line.startswith(f"sacristan: wandb: {left_out}")]
+        assert lines, (left_out, done.stderr)
+    assert done.stderr.count("the run has ended; what is logged from here on is lost") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        first, second = store.find(sort="id")
+        assert {name: first.config[name] for name in first.config} == {"lr": 0.1, "epochs": 3}
+        losses = [found.metric("loss").values.tolist() for found in (first, second)]
+        assert (losses, [medium.name for medium in first.media]) == ([[1.0], [2.0]], ["cases", "image"])
+
+
+AGENT = """
+import wandb
+
+def train():
+    with wandb.init() as run:
+        run.log({"loss": run.config.lr})
+
+sweep = wandb.sweep({"method": "random", "parameters": {"lr": {"values": [1, 2]}}}, project="digits")
+wandb.agent(sweep, function=train, count=5)
+"""
+
+
+@pytest.mark.slow
+def test_agent_in_a_script_trains_once_in_each_trial_of_a_sweep(tmp_path):
+    (tmp_path / "train.py").write_text(AGENT)
+    over = ["--over", "{lr: [0.1, 0.2]}", "--metric", "loss", "--id", "first", "--packages", ""]
+    command = [sys.executable, "-m", "sacristan", "sweep", "train.py", *over]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        assert sorted(found.metric("loss").values.tolist() for found in store.find()) == [[0.1], [0.2]]

@@ -7,6 +7,7 @@ not have can be called, warn once, and do nothing.
 
 from __future__ import annotations
 
+import datetime
 import enum
 import functools
 import importlib.machinery
@@ -14,11 +15,11 @@ import os
 import secrets
 import string
 import sys
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 from sacred.utils import SacredInterrupt
 
 from sacristan.experiments.running.logged_values import as_numbers
@@ -26,10 +27,9 @@ from sacristan.experiments.scripts import tracking
 from sacristan.experiments.scripts.artifact import Artifact
 from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.loggers.mirroring import mirror
+from sacristan.experiments.scripts.loggers.wandb_objects import MEDIA, LenientArtifact, Nothing, callback_class
 from sacristan.experiments.scripts.settings import Settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun
-from sacristan.observers.errors import MediaError
-from sacristan.observers.media import audio_and_video, kinds, table
 from sacristan.observers.media.kinds import Media
 
 __all__ = ["LACKS", "AlertLevel", "StandIn", "attach", "stand_in"]
@@ -54,34 +54,6 @@ class AlertLevel(enum.Enum):
     INFO = "INFO"
     WARN = "WARN"
     ERROR = "ERROR"
-
-
-class _Nothing:
-    """What a name that is not here returns: it can be called, entered and iterated over, and does nothing."""
-
-    def __init__(self, name: str, warn: Callable[[str], None]) -> None:
-        self._name, self._warn = name, warn
-
-    def __call__(self, *args: Any, **kwargs: Any) -> _Nothing:
-        self._warn(self._name)
-        return self
-
-    def __getattr__(self, name: str) -> _Nothing:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return _Nothing(f"{self._name}.{name}", self._warn)
-
-    def __enter__(self) -> _Nothing:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(())
-
-    def __bool__(self) -> bool:
-        return False
 
 
 class _Sink:
@@ -117,8 +89,8 @@ class _Run:
         if name.startswith("__"):
             raise AttributeError(name)
         if not hasattr(TrackedRun, name) and name not in vars(self._run):
-            return _Nothing(f"run.{name}", self._module._unknown)
-        if name == "log":
+            return Nothing(f"run.{name}", self._module._unknown)
+        if name == "log" and tracking.current_run() in (self._run, None):
             return self._module.log
         value = getattr(self._run, name)
         return self._module._safe(value, f"run.{name}") if callable(value) and name != "config" else value
@@ -126,6 +98,24 @@ class _Run:
     def __setattr__(self, name: str, value: Any) -> None:
         if name in ("name", "notes", "tags"):
             setattr(self._run, name, value)
+
+    # Facts of a run without a server and a sweep of W&B's.
+    entity, mode, offline, starting_step = "", "offline", True, 0
+    project_url = sweep_id = sweep_url = None
+
+    @property
+    def start_time(self) -> float:
+        """When it started, in seconds since 1970."""
+        start = None if self._run.lab_run is None else self._run.lab_run.start_time
+        return time.time() if start is None else start.replace(tzinfo=datetime.UTC).timestamp()
+
+    def get_url(self) -> str | None:
+        """Return the address of its folder; None if it has none."""
+        return self._run.url
+
+    def project_name(self) -> str:
+        """Return its project."""
+        return self._run.project or ""
 
     @property
     def dir(self) -> str:
@@ -157,10 +147,11 @@ class StandIn(ModuleType):
         self._library, self._capture, self._sink = library, capture, _Sink(capture, library)
         self.Error: type[Exception] = Error
         self.AlertLevel, self.Run = AlertLevel, _Run
-        media = {"Image": _Image, "Table": _Table, "Histogram": _Histogram, "Audio": _Audio, "Video": _Video}
-        for name, kind in {**media, "Html": _Html}.items():
+        for name, kind in MEDIA.items():
             setattr(self, name, type(name, (kind,), {"_unknown": self._unknown}))
-        self.Artifact = Artifact
+        adding = ("add", "add_dir", "add_file", "add_reference")
+        safe = {name: self._safe(getattr(LenientArtifact, name), f"Artifact.{name}") for name in adding}
+        self.Artifact = type("Artifact", (LenientArtifact,), {"_unknown": self._unknown, **safe})
         for name in tracking.FUNCTIONS:
             if not hasattr(type(self), name):
                 setattr(self, name, self._safe(functools.partial(self._call, name), name))
@@ -175,6 +166,11 @@ class StandIn(ModuleType):
         run = tracking.current_run()
         return Settings(self._pass_on) if run is None else run.config
 
+    @config.setter
+    def config(self, values: Any) -> None:
+        """Take settings that a script assigns, which W&B would lose."""
+        self.config.update(values)
+
     @property
     def summary(self) -> Any:
         run = tracking.current_run()
@@ -186,7 +182,7 @@ class StandIn(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _Nothing(name, self._unknown)
+        return Nothing(name, self._unknown)
 
     def _unknown(self, call: str) -> None:
         self._capture.unknown(self._library, call)
@@ -221,7 +217,7 @@ class StandIn(ModuleType):
 
     def _can_log(self, value: Any) -> bool:
         """Return whether a value is recorded; an object of the library's own that has no twin is named."""
-        if isinstance(value, _Nothing):  # named when it was made
+        if isinstance(value, Nothing):  # named when it was made
             return False
         kind = type(value)
         if kind.__module__.partition(".")[0] != self._library:
@@ -285,61 +281,25 @@ class _Wandb(StandIn):
             given["resume"] = None
         return self._begun(given)
 
+    def sweep(self, *args: Any, **kwargs: Any) -> str:
+        """Return the id of the sweep that starts this script."""
+        return str(self._sweep()["id"])
 
-# ---------------------------------------------------------------------- media
+    def agent(self, sweep_id: Any = None, function: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> None:
+        """Call the function once, for the settings of this trial."""
+        self._sweep()
+        if function is not None:
+            function()
 
-
-class _Lenient:
-    """A medium that is left out, with a warning, where the lab cannot show it."""
-
-    _unknown: Callable[[str], None]
-    is_left_out = False
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        try:
-            super().__init__(*self._adapted(*args), **kwargs)
-        except MediaError as error:
-            self.is_left_out = True
-            self._unknown(str(error))
-
-    @staticmethod
-    def _adapted(*args: Any) -> tuple[Any, ...]:
-        return args
-
-
-class _Image(_Lenient, kinds.Image):
-    def __init__(self, data_or_path: Any, mode: str | None = None, caption: str | None = None, **options: Any) -> None:
-        if hasattr(data_or_path, "dtype") and hasattr(data_or_path, "shape"):
-            pixels = np.asarray(data_or_path.detach().cpu() if hasattr(data_or_path, "detach") else data_or_path)
-            if hasattr(data_or_path, "detach") and pixels.ndim == 3:
-                pixels = np.moveaxis(pixels, 0, -1)
-            # W&B casts all numbers to bytes, and drops axes of length 1.
-            data_or_path = (pixels.squeeze() if pixels.ndim > 2 else pixels).astype(np.uint8)
-        super().__init__(data_or_path, caption, mode, **options)
-
-
-class _Table(_Lenient, table.Table):
-    def _cell(self, cell: Any, number: int, place: int) -> Any:
-        try:
-            return super()._cell(cell, number, place)
-        except MediaError:
-            return str(cell)
-
-
-class _Histogram(_Lenient, kinds.Histogram):
-    pass
-
-
-class _Audio(_Lenient, audio_and_video.Audio):
-    pass
-
-
-class _Video(_Lenient, audio_and_video.Video):
-    pass
-
-
-class _Html(_Lenient, kinds.Html):
-    pass
+    def _sweep(self) -> Mapping[str, Any]:
+        run = self._capture.run
+        found = None if run is None else run.meta_info.get("sweep")
+        if run is not None and not found:
+            raise self.Error(
+                "a script that is recorded starts no sweep of W&B's; start it by sacristan sweep, with the same "
+                "settings: sacristan sweep train.py --over '{lr: [0.1, 0.01]}' --metric loss"
+            )
+        return found or {"id": ""}
 
 
 # ---------------------------------------------------------------------- submodules
@@ -362,7 +322,11 @@ class _Submodule(ModuleType):
             return Error
         if name == "Run":
             return _Run
-        return _Nothing(f"{self.__name__.partition('.')[2]}.{name}", self._warn)
+        if (medium := vars(sys.modules["wandb"]).get(name)) is not None and name[0].isupper():
+            return medium
+        home = self.__name__.partition(".")[2]
+        callback = callback_class(home, self._warn) if name == "WandbCallback" else None
+        return Nothing(f"{home}.{name}", self._warn) if callback is None else callback
 
 
 class _Submodules:
