@@ -28,9 +28,8 @@ from typing import Any
 
 import wrapt
 
-from sacristan.configs.installation import Package, find_package, packages
-from sacristan.configs.later import Later, numpy
 from sacristan.configs.map import FrozenList, Map, MutableMap, is_group, send_maps_as_maps
+from sacristan.configs.packages import Later, Package, find_package, numpy, packages
 
 __all__ = ["import_sacred", "pause_collection", "resume_collection"]
 

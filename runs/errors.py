@@ -29,7 +29,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from sacristan.configs.installation import missing_package
+from sacristan.configs.packages import missing_package
 
 __all__ = [
     "ArchiveError",

@@ -167,7 +167,7 @@ else:
         if name in ("configs", "experiments", "ingredients", "observers", "runs"):
             return importlib.import_module(f"sacristan.{name}")
         if name == "__version__":
-            return importlib.import_module("sacristan.configs.installation").version()
+            return importlib.import_module("sacristan.configs.packages").version()
         if name in ("config", "run", "summary"):  # of the run that `init` has started last
             return importlib.import_module("sacristan.experiments.scripts.tracking").value_of_run(name)
         if name not in __all__:

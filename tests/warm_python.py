@@ -131,7 +131,7 @@ def import_lab(folder: Path, lab: Path) -> None:
     spec.loader.exec_module(modules)
     imported = modules.ImportedModules(lab)
     # What a run looks up once in a process: the packages that are installed, where modules lie, and the digits.
-    imported["sacristan.observers.provenance.machine"].packages()
+    imported["sacristan.observers.provenance.gathering"].packages()
     imported["sacristan.observers.provenance.sources"].Libraries(lab).look()
     imported["sacristan.ingredients.datasets.sources"].read_bundled("digits")
 

@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from sacristan.configs.installation import origin
+from sacristan.configs.packages import origin
 from sacristan.ingredients.errors import ConfigError
 
 __all__ = ["write_experiment", "write_project"]

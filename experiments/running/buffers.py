@@ -19,7 +19,7 @@ from typing import Any
 
 from sacred.metrics_logger import ScalarMetricLogEntry
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.experiments.running.logged_values import (
     EXACT,
     FLOATS,

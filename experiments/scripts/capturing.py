@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import wrapt
 from sacred.utils import SacredInterrupt
 
-from sacristan.configs.installation import entry_points
+from sacristan.configs.packages import entry_points
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.logged_values import Numbers
 from sacristan.experiments.scripts.loggers import LOGGERS

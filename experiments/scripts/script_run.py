@@ -19,8 +19,7 @@ from sacred.dependencies import Source, get_digest
 from sacred.stdout_capturing import get_stdcapturer
 from sacred.utils import SacredInterrupt
 
-from sacristan.configs import installation
-from sacristan.configs.installation import find_package
+from sacristan.configs.packages import find_package, version
 from sacristan.experiments.running.captured_output import capturing_in_order
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.main_file import MainFile, module_of
@@ -180,7 +179,7 @@ class _ScriptAlone:
         return {
             "name": self.path,
             "base_dir": self.base_dir,
-            "dependencies": [*dependencies, f"sacristan=={installation.version()}"],
+            "dependencies": [*dependencies, f"sacristan=={version()}"],
         }
 
 

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 from sacristan.configs import to_plain
-from sacristan.configs.installation import missing_package
 from sacristan.configs.nearest import suggestion
+from sacristan.configs.packages import missing_package
 from sacristan.ingredients.errors import ConfigError, LabError, MissingDependencyError
 from sacristan.observers.record.object_names import imported_main
 from sacristan.old_names import renamed

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 
 if TYPE_CHECKING:
     import torch

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sacristan.configs.installation import missing_package
 from sacristan.configs.nearest import suggestion
+from sacristan.configs.packages import missing_package
 from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
 from sacristan.ingredients.errors import ConfigError, LossError
 

@@ -23,8 +23,8 @@ from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, Arti
 from sacristan.observers.record.files import read_regular, sync_file, sync_folder
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import parse_json, storable_text
+from sacristan.observers.record.redaction import typed_command
 from sacristan.observers.record.stored_files import share
-from sacristan.observers.record.typed_command import typed_command
 
 __all__ = [
     "LATEST",

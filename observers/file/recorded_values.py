@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.file.sacred_form import in_fixed_order, plain
 from sacristan.observers.record.object_names import object_name
 

@@ -15,8 +15,8 @@ from typing import Any
 import wrapt
 from sacred.serializer import flatten
 
-from sacristan.configs.later import numpy as np
 from sacristan.configs.map import abbreviated
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.media.arrays import is_masked_array, is_missing, of_known_type, to_numpy
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import MAX_DIGITS, MAX_NOTED_LEVELS, as_text, is_unwritable, storable_integer

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Container, Iterable
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
 
 __all__ = [

@@ -8,7 +8,7 @@ import wave
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
 from sacristan.observers.media.arrays import (
     Snapshot,

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
 from sacristan.observers.media.arrays import Snapshot, as_bytes, check_pixels, cut_off
 from sacristan.observers.media.kinds import Media, are_numbers, check_size, snapshot

@@ -24,7 +24,7 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
-from sacristan.configs.installation import missing_package
+from sacristan.configs.packages import missing_package
 from sacristan.configs.shielding import STOP, shielded
 from sacristan.observers.errors import MissingExtraError, NotifyError
 from sacristan.observers.notifying import sender

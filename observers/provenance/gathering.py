@@ -1,19 +1,26 @@
-"""`Gathering`: collects what a run is made of while it is active, and keeps `provenance.json` up to date."""
+"""`Gathering`: collects what a run is made of while it is active, and keeps `provenance.json` up to date.
+
+GPUs come from NVML, NVIDIA's management library, without a CUDA context. NVML numbers all GPUs of the machine or
+container in its own order, and ignores `CUDA_VISIBLE_DEVICES`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import logging
 import os
+import platform
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from sacristan.configs.packages import packages_in
 from sacristan.observers.provenance.git import lab_git_state, lab_version
-from sacristan.observers.provenance.machine import load_nvml, machine, packages
 from sacristan.observers.provenance.sources import (
     Libraries,
     OpenedFiles,
@@ -25,7 +32,17 @@ from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.schema import PROVENANCE
 
-__all__ = ["Gathering", "environment_changes", "read_flags", "torch_versions"]
+__all__ = [
+    "Gathering",
+    "describe_gpus",
+    "environment_changes",
+    "load_nvml",
+    "machine",
+    "open_gpus",
+    "packages",
+    "read_flags",
+    "torch_versions",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -264,3 +281,115 @@ def _differences(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> d
     return {
         name: [old.get(name), new.get(name)] for name in sorted(names - _NOT_COMPARED) if old.get(name) != new.get(name)
     }
+
+
+def load_nvml() -> ModuleType | None:
+    """Return the module `pynvml` of nvidia-ml-py; None without a driver of NVIDIA, as it takes 8 ms to import.
+
+    Call it on the main thread: a process that is forked while another thread imports a module cannot import it.
+    """
+    if sys.platform == "linux":
+        try:
+            ctypes.CDLL("libnvidia-ml.so.1")  # what pynvml loads
+        except OSError:
+            return None
+    import pynvml
+
+    return pynvml
+
+
+@contextlib.contextmanager
+def open_gpus(nvml: Any) -> Iterator[list[Any]]:
+    """Yield NVML's handles of the GPUs, in its order; none without a driver of NVIDIA.
+
+    Raises `nvml.NVMLError` if the driver does not answer.
+    """
+    if nvml is None:
+        yield []
+        return
+    try:
+        nvml.nvmlInit()
+    except (nvml.NVMLError_LibraryNotFound, nvml.NVMLError_DriverNotLoaded):
+        yield []
+        return
+    try:
+        yield [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    finally:
+        with contextlib.suppress(nvml.NVMLError):
+            nvml.nvmlShutdown()
+
+
+def describe_gpus(nvml: Any) -> dict[str, Any]:
+    """Return name and memory of the GPUs, the driver's version, and the newest CUDA that it supports.
+
+    Without a driver, `gpus` is empty and the versions are None; if the driver does not answer, `gpu_error` says why.
+    """
+    description: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
+    if nvml is None:
+        return description
+    try:
+        with open_gpus(nvml) as handles:
+            if handles:
+                number = nvml.nvmlSystemGetCudaDriverVersion()
+                description["gpu_driver"] = nvml.nvmlSystemGetDriverVersion()
+                description["gpu_driver_cuda"] = f"{number // 1000}.{number % 1000 // 10}"
+            for handle in handles:
+                memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+                description["gpus"].append({"name": nvml.nvmlDeviceGetName(handle), "memory_bytes": memory})
+    except nvml.NVMLError as error:
+        description["gpu_error"] = str(error)
+    return description
+
+
+# ---------------------------------------------------------------------- packages and machine
+
+
+def packages() -> dict[str, str]:
+    """Return name and version of every installed package."""
+    versions: dict[str, str] = {}
+    for entry in sys.path:
+        versions = {**_packages(*_folder_state(entry)), **versions}
+    return dict(sorted(versions.items(), key=lambda item: item[0].lower()))
+
+
+def _folder_state(entry: str) -> tuple[str, int]:
+    """Return a folder on the search path, and when a package was last added or removed."""
+    path = Path(entry)
+    try:
+        path = path.absolute()
+        return str(path), path.stat().st_mtime_ns
+    except OSError:
+        return str(path), 0
+
+
+@functools.lru_cache(64)
+def _packages(folder: str, _: int) -> dict[str, str]:
+    """Return the packages in a folder; the time of its last change is part of the cache's key."""
+    if "_vendor" in Path(folder).parts:  # setuptools adds its own copies of packages to the end of the path
+        return {}
+    versions: dict[str, str] = {}
+    for package in packages_in(folder):
+        versions.setdefault(package.name, package.version)
+    return versions
+
+
+def machine(nvml: Any = None) -> dict[str, Any]:
+    """Return OS, CPU, memory and GPUs of the machine, and the Python that runs; None for unknown values."""
+    return {
+        "os": platform.platform(),
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None,
+        **describe_gpus(nvml or load_nvml()),
+        "cuda_visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+    }
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs import installation
+from sacristan.configs import packages
 from sacristan.configs.shielding import STOP, shielded
 from sacristan.observers.record.redaction import hide_passwords
 
@@ -144,10 +144,10 @@ def commit_of(folder: str | Path) -> str | None:
 
 def lab_version() -> dict[str, Any]:
     """Return the `version` and `commit` of the lab that records, its `folder`, and whether it is a `checkout`."""
-    folder = installation.checkout()
-    commit = installation.commit() if folder is None else commit_of(folder)
-    root = str(Path(installation.__file__).parents[1] if folder is None else folder)
-    return {"version": installation.version(), "commit": commit, "checkout": folder is not None, "folder": root}
+    folder = packages.checkout()
+    commit = packages.commit() if folder is None else commit_of(folder)
+    root = str(Path(packages.__file__).parents[1] if folder is None else folder)
+    return {"version": packages.version(), "commit": commit, "checkout": folder is not None, "folder": root}
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:

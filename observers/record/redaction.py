@@ -1,12 +1,14 @@
-"""Removing credentials from texts before they are written or printed."""
+"""Removing credentials from texts and commands before they are written or printed."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["hide_passwords", "hide_user", "is_hidden", "is_secret_name", "redact"]
+__all__ = ["hide_passwords", "hide_user", "is_hidden", "is_secret_name", "redact", "typed_command"]
 
 _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>`]+)")
@@ -94,3 +96,14 @@ def _without_password(match: re.Match[str]) -> str:
     elif users and scheme.lower() in ("http", "https"):
         users = _HIDDEN
     return f"{scheme}://{users}{after}"
+
+
+def typed_command(where: str, *words: str) -> str:
+    """Return a command to paste; `--store` names the store, unless the command uses it anyway or `where` is empty.
+
+    >>> typed_command("other_runs", "card", "1")
+    'sacristan --store other_runs card 1'
+    """
+    usual = os.environ.get("SACRISTAN_STORE") or "my_runs"
+    store = [] if where in ("", usual, usual.rstrip("/"), redact(usual)) else ["--store", redact(where)]
+    return shlex.join(["sacristan", *store, *words])

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from sacred.observers import RunObserver
 
-from sacristan.configs.installation import missing_package
+from sacristan.configs.packages import missing_package
 from sacristan.observers.errors import MissingExtraError
 from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning

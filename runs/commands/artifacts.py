@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_store, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal.arguments import (
     add_conditions,
     add_json,

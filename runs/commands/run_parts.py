@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (

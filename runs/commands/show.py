@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
 from sacristan.runs.commands.terminal.outcomes import print_problems
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text

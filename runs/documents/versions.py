@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.query.flattening import Changes, changes, dotted, mappings_in
 
 if TYPE_CHECKING:

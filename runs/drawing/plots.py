@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sacristan.configs.installation import missing_package
+from sacristan.configs.packages import missing_package
 from sacristan.runs.drawing.curve import COLORS, Curve, Panel, limits, log_ticks, pieces, scaled, ticks, time_ticks
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import PlotError

@@ -20,7 +20,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sacristan.observers.provenance.machine import machine, packages
+from sacristan.observers.provenance.gathering import machine, packages
 from sacristan.observers.provenance.sources import changed_libraries, changed_reads, file_digest, is_loose
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import redact

@@ -18,9 +18,8 @@ from pathlib import Path, PurePath
 from typing import Any, cast
 
 from sacristan.observers.record.files import read_regular
-from sacristan.observers.record.redaction import is_hidden
+from sacristan.observers.record.redaction import is_hidden, typed_command
 from sacristan.observers.record.schema import CONFIG, EXECUTED_CELLS
-from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import LaunchError, StoreError
 from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
 from sacristan.runs.stores.content import Content

@@ -21,9 +21,9 @@ from sacristan.observers.record.identity import (
     START_VARIABLE,
 )
 from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.redaction import typed_command
 from sacristan.observers.record.schema import CONFIG, RUN
 from sacristan.observers.record.sealed_zip import check_seal, read_note
-from sacristan.observers.record.typed_command import typed_command
 from sacristan.runs.errors import LaunchError, RunsError
 from sacristan.runs.rerun.launching import (
     Launch,

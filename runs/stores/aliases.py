@@ -25,7 +25,7 @@ from sacristan.observers.artifacts.version import check_name, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.record.identity import is_uid
 from sacristan.observers.record.json_text import storable_text
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.errors import ChangedError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import GRACE_S, Removed
 from sacristan.runs.stores.record import RunStore

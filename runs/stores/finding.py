@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from sacristan.configs.nearest import question, word_suggestion
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError
 from sacristan.runs.query.conditions import Condition, Filter, Not, is_found, signed_leaves
 from sacristan.runs.query.filters import Question, holds

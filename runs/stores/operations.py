@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sacristan.observers.record.json_text import storable_text
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.errors import ChangedError, FilterError, RunNotFoundError, StoreError
 from sacristan.runs.stores.changes import (
     GRACE_S,

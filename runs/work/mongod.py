@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.runs.errors import ServerError
 from sacristan.runs.rerun.launching import EndsWithUs
 

@@ -20,7 +20,7 @@ import pytest
 import sacred
 
 from sacristan.__main__ import main
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import Image
 from sacristan.observers.file.recording import recording_of

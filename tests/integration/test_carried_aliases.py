@@ -10,7 +10,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.observers.artifacts.aliases import Move, carried
-from sacristan.observers.record.typed_command import typed_command
+from sacristan.observers.record.redaction import typed_command
 from sacristan.runs import copy, export_runs, import_runs, open_store
 from tests.folders import write_files
 

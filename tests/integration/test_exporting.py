@@ -24,7 +24,7 @@ import pandas
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Image
 from sacristan.runs import ForeignError, export_runs, export_to, import_foreign, import_runs, open_store

@@ -20,7 +20,7 @@ import pymongo
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.runs.documents.mcp import MAX_CHARS, NOTICE, answer_text
 from tests.documents import checked, record
 

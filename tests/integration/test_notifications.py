@@ -21,7 +21,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MissingExtraError, MongoObserver, NotifyError
 from sacristan.observers.notifying import messages, sender

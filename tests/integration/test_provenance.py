@@ -13,7 +13,7 @@ import exp
 from sacristan.experiments import Experiment
 from sacristan.ingredients import ConfigError, Ingredient
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.provenance.machine import packages
+from sacristan.observers.provenance.gathering import packages
 from sacristan.observers.record.identity import new_uid
 
 

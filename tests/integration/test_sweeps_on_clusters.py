@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.observers.mongo.destination import Destination
 from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew

@@ -22,7 +22,7 @@ from tensorboard.plugins.hparams.metadata import (
 from tensorboard.plugins.mesh.metadata import parse_plugin_metadata as parse_mesh
 from tensorboard.util import tensor_util
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import (
     Audio,

@@ -27,8 +27,8 @@ MAY_IMPORT = {
 # Every room of the house, from the ground up. A room is a sub-package, a module beside them, or the face of a package,
 # its `__init__`; some have a room within. A room imports itself and rooms on lower floors, and none of its own floor.
 FLOORS = [
-    "old_names names_of_wandb configs.later configs.nearest configs.shielding",
-    "configs.files configs.installation configs.map configs.slurm configs.standard_streams",
+    "old_names names_of_wandb configs.nearest configs.shielding",
+    "configs.files configs.map configs.packages configs.slurm configs.standard_streams",
     "configs.importing",
     "configs",
     "observers.errors",

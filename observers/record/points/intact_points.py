@@ -19,7 +19,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.points.points import (

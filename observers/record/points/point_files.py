@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.json_text import as_text
 from sacristan.observers.record.points.intact_points import (

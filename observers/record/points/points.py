@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 
 if TYPE_CHECKING:
     import pandas

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sacristan.configs.later import numpy as np
+from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.points.intact_points import read_intact_points, read_metrics

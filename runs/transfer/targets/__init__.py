@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Literal, Protocol, cast
 
-from sacristan.configs.installation import missing_package
 from sacristan.configs.nearest import word_suggestion
+from sacristan.configs.packages import missing_package
 from sacristan.observers.record.locking import claimed
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import FilterError, ForeignError, MissingExtraError, RunsError, StoreAwayError, StoreError

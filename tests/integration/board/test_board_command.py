@@ -14,7 +14,7 @@ import pytest
 
 from sacristan import runs
 from sacristan.__main__ import main
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.runs import ServerError
 from sacristan.runs.board.serving import BoardServer
 from tests.processes import PIPE, Process

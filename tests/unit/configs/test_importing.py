@@ -246,7 +246,7 @@ def test_experiments_are_imported_without_what_their_start_may_not_need():
 def test_numpy_comes_whole_to_threads_and_forks_while_it_is_asked_for():
     script = """
 import os, sys, threading
-from sacristan.configs.later import numpy
+from sacristan.configs.packages import numpy
 assert "numpy" not in sys.modules
 gate, seen = threading.Barrier(9), []
 def ask():

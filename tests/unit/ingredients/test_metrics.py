@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.experiments import Supervised, evaluate, fit
 from sacristan.ingredients import Checkpointer, ConfigError, Loss, LossError
 from sacristan.ingredients.losses.building import build_loss

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.ingredients import ConfigError, Loss, MissingDependencyError, OptimizerError
 from sacristan.ingredients.models.modules import Freezing
 from sacristan.ingredients.optimizer import build_optimizer, config, parameter_groups

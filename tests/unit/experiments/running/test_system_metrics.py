@@ -11,8 +11,7 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.experiments.running import system_metrics
-from sacristan.experiments.running.machine_counters import LinuxCounters, PsutilCounters
-from sacristan.experiments.running.system_metrics import Sampler, check_interval
+from sacristan.experiments.running.system_metrics import LinuxCounters, PsutilCounters, Sampler, check_interval
 
 ALWAYS = {
     "cpu_percent",

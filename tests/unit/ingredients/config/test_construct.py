@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sacristan.configs import Map
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.ingredients import ConfigError, LabError, MissingDependencyError, OptimizerError
 from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 

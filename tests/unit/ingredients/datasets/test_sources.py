@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.ingredients import DataError, MissingDependencyError
 from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.preparation import prepare

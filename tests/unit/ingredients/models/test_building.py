@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.ingredients import ConfigError, MissingDependencyError, ModelError
 from sacristan.ingredients.inspection.probes import summarize
 from sacristan.ingredients.models.building import build_model, initialize

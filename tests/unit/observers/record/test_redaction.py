@@ -1,6 +1,6 @@
 import pytest
 
-from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact
+from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact, typed_command
 
 
 def test_redact_takes_out_users_and_passwords_alone():
@@ -49,3 +49,21 @@ def test_passwords_of_urls_are_hidden_and_nothing_else(text, expected):
 def test_text_without_a_password_stays_as_it_is(text):
     assert hide_passwords(text) == text
     assert not is_hidden(text)
+
+
+@pytest.mark.parametrize(
+    ("usual", "where", "named"),
+    [
+        ("", "my_runs", ""),
+        ("other", "", ""),
+        ("", "other runs", "--store 'other runs' "),
+        ("other", "other", ""),
+        ("other/", "other", ""),
+        ("other", "my_runs", "--store my_runs "),
+        ("mongodb://ann:secret@host/lab", "mongodb://host/lab", ""),
+        ("", "mongodb://ann:secret@host/lab", "--store mongodb://host/lab "),
+    ],
+)
+def test_store_is_named_unless_commands_take_it_without(monkeypatch, usual, where, named):
+    monkeypatch.setenv("SACRISTAN_STORE", usual)
+    assert typed_command(where, "note", "run 1") == f"sacristan {named}note 'run 1'"

@@ -15,7 +15,7 @@ import PIL.Image
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.configs.installation import missing_package
+from sacristan.configs.packages import missing_package
 from sacristan.observers.record.points.points import POINT
 from sacristan.runs import PlotError, StoreError, open_store
 from sacristan.runs.comparison import panels

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from sacristan.observers.provenance.machine import machine, packages
+from sacristan.observers.provenance.gathering import machine, packages
 from sacristan.runs import StoreError, open_store
 from sacristan.runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
 from sacristan.runs.rerun.record import Record

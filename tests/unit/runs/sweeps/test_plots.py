@@ -5,7 +5,7 @@ import re
 import optuna
 import pytest
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.runs import MissingExtraError, PlotError
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest

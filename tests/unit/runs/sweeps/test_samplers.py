@@ -7,7 +7,7 @@ import warnings
 import optuna
 import pytest
 
-from sacristan.configs.installation import install_command
+from sacristan.configs.packages import install_command
 from sacristan.runs import MissingExtraError
 from sacristan.runs.sweeps.spec.search import METHODS, STOPPING, violations
 from sacristan.runs.sweeps.spec.spec import read_spec

@@ -1,7 +1,7 @@
 import pynvml
 import pytest
 
-from sacristan.observers.provenance.machine import describe_gpus, load_nvml, open_gpus
+from sacristan.observers.provenance.gathering import describe_gpus, load_nvml, open_gpus
 
 
 def test_describe_gpus_names_them_and_the_driver_and_shuts_nvml_down(nvml):

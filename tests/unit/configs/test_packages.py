@@ -8,8 +8,8 @@ from importlib import metadata
 
 import pytest
 
-from sacristan.configs import installation
-from sacristan.configs.installation import (
+from sacristan.configs import packages
+from sacristan.configs.packages import (
     Package,
     entry_points,
     find_package,
@@ -28,18 +28,18 @@ def installed(monkeypatch):
         files = {"METADATA": "Name: sacristan\nVersion: 0.3.0\n"}
         files |= {"direct_url.json": json.dumps(direct_url)} if direct_url else {}
         requires = ["torch>=2.6", "optuna>=5; extra == 'sweeps'", 'cmaes>=0.11; extra == "sweeps"']
-        monkeypatch.setattr(installation, "checkout", lambda: None)
-        monkeypatch.setattr(installation, "find_package", lambda name: Package(files.get))
+        monkeypatch.setattr(packages, "checkout", lambda: None)
+        monkeypatch.setattr(packages, "find_package", lambda name: Package(files.get))
         monkeypatch.setattr(metadata, "requires", lambda name: requires)
-        installation._direct_url.cache_clear()
+        packages._direct_url.cache_clear()
 
     yield install
-    installation._direct_url.cache_clear()
+    packages._direct_url.cache_clear()
 
 
 def test_extra_of_a_checkout_is_installed_from_it(monkeypatch, tmp_path):
     (tmp_path / "my lab").mkdir()
-    monkeypatch.setattr(installation, "checkout", lambda: tmp_path / "my lab")
+    monkeypatch.setattr(packages, "checkout", lambda: tmp_path / "my lab")
     assert install_command("sweeps") == f"pip install -e '{tmp_path}/my lab[sweeps]'"
 
 
@@ -57,7 +57,7 @@ def test_missing_package_is_named_with_the_command_that_installs_it(installed):
 def test_extra_of_a_git_url_has_its_commit(installed):
     installed(url="https://host/lab.git", vcs_info={"vcs": "git", "commit_id": "3f2a"})
     assert install_command("sweeps") == "pip install 'sacristan[sweeps] @ git+https://host/lab.git@3f2a'"
-    assert installation.commit() == "3f2a"
+    assert packages.commit() == "3f2a"
 
 
 def test_extra_of_a_wheel_has_its_path_while_it_is_there(installed, tmp_path):
@@ -124,8 +124,6 @@ def test_package_that_is_installed_meanwhile_is_found(tmp_path, monkeypatch):
 
 
 def test_pythons_own_module_is_not_imported():
-    script = (
-        "import sys; from sacristan.configs.installation import *; find_package('pytest'); entry_points('pytest11');"
-    )
+    script = "import sys; from sacristan.configs.packages import *; find_package('pytest'); entry_points('pytest11');"
     script += "print('importlib.metadata' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout == "False\n"

@@ -1,4 +1,4 @@
-"""Installed packages, read from their folders; how this lab was installed, and the command that installs its extras.
+"""Installed packages, read from their folders or imported when first used; how this lab and its extras are installed.
 
 `importlib.metadata` takes 20 ms to import, and parses what it reads as e-mails. It is left to packages in archives, and
 to finders of packages beside Python's own.
@@ -7,17 +7,21 @@ to finders of packages beside Python's own.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import os
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 __all__ = [
+    "Later",
     "Package",
     "checkout",
     "commit",
@@ -25,6 +29,7 @@ __all__ = [
     "find_package",
     "install_command",
     "missing_package",
+    "numpy",
     "origin",
     "packages",
     "packages_in",
@@ -219,3 +224,29 @@ def _required(extra: str) -> list[str]:
 
     requirements = (one.partition(";") for one in metadata.requires("sacristan") or [])
     return [one.strip() for one, _, marker in requirements if f'extra == "{extra}"' in marker.replace("'", '"')]
+
+
+# A process that is forked while another thread imports a module can never import it.
+_importing = threading.RLock()
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(
+        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+    )
+
+
+class Later(ModuleType):
+    """Stands in for a module, in whatever thread and before a fork; `sys.modules` has the module alone."""
+
+    def __getattr__(self, name: str) -> Any:
+        with _importing:
+            module = importlib.import_module(self.__name__)
+        value = getattr(module, name)
+        setattr(self, name, value)  # the next use does not come here
+        return value
+
+
+if TYPE_CHECKING:
+    import numpy
+else:
+    # It takes 60 ms, which is most of the start of a script that does not use it.
+    numpy = Later("numpy")
