@@ -27,8 +27,8 @@ from sacristan.experiments.running.launching import Launcher
 from sacristan.experiments.running.main_file import MainFile
 from sacristan.experiments.running.one_run import only_run
 from sacristan.ingredients.config.entry_types import typed
-from sacristan.ingredients.config.files import guard_sacred
 from sacristan.ingredients.config.ingredient import LabFunctions, look_once_at_sources
+from sacristan.ingredients.config.named_configs import guard_sacred
 from sacristan.ingredients.errors import ConfigError, LabError
 from sacristan.observers.options import anonymous_option, environment_option, reads_option, tensorboard_option
 

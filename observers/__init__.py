@@ -81,10 +81,10 @@ if TYPE_CHECKING:
     from sacristan.observers.file.observer import FileObserver, file_observer, run_folder
     from sacristan.observers.media import *  # noqa: F403  # the kinds of media, listed there
     from sacristan.observers.mongo.observer import MongoObserver
+    from sacristan.observers.record.interface import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from sacristan.observers.record.media_files import MediaEntry, MediaRecord, read_media, read_table
     from sacristan.observers.record.points.intact_points import read_metrics
     from sacristan.observers.record.points.points import Series
-    from sacristan.observers.record.protocols import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from sacristan.observers.tensorboard.observer import TensorBoardObserver
 else:
     _NAMES = {
@@ -95,7 +95,7 @@ else:
         "sacristan.observers.record.media_files": "MediaEntry MediaRecord read_media read_table",
         "sacristan.observers.record.points.intact_points": "read_metrics",
         "sacristan.observers.record.points.points": "Series",
-        "sacristan.observers.record.protocols": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
+        "sacristan.observers.record.interface": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
         "sacristan.observers.tensorboard.observer": "TensorBoardObserver",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()} | media.HOMES

@@ -25,7 +25,7 @@ from sacred.utils import PATHCHANGE, join_paths
 from sacristan.configs.files import typed_name
 from sacristan.configs.map import is_group
 from sacristan.configs.nearest import suggestion
-from sacristan.ingredients.config.files import write_config_file
+from sacristan.ingredients.config.named_configs import write_config_file
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.record.object_names import named, object_name
 from sacristan.observers.record.schema import CONFIG

@@ -47,9 +47,8 @@ from sacred.utils import (
 )
 
 from sacristan.configs.map import is_group
-from sacristan.ingredients.config.files import keeping_opaque, read_config_file
 from sacristan.ingredients.config.ingredient import ConfigHook, make_writable
-from sacristan.ingredients.config.named_values import Gathered
+from sacristan.ingredients.config.named_configs import Gathered, keeping_opaque, read_config_file
 from sacristan.ingredients.config.scope import Scope
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.file.sacred_form import plain

@@ -36,7 +36,7 @@ from sacristan.ingredients.ranks.world import Notices
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.directions import note_better
-from sacristan.observers.record.protocols import HasFolder, LeasedObserver
+from sacristan.observers.record.interface import HasFolder, LeasedObserver
 
 if TYPE_CHECKING:
     from sacristan.experiments.running.computed_config import ComputedConfig

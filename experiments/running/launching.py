@@ -29,7 +29,7 @@ from sacristan.experiments.running.ranks import check_same_config, meet, own_wor
 from sacristan.experiments.running.resuming import folder_to_resume, folder_to_start, forget_folders
 from sacristan.experiments.running.system_metrics import check_interval
 from sacristan.experiments.running.trial import take_trial
-from sacristan.ingredients.config.named_values import gathering
+from sacristan.ingredients.config.named_configs import gathering
 from sacristan.ingredients.config.scope import lenient
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.ranks.world import Notices, World

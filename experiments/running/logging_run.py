@@ -22,9 +22,9 @@ from sacristan.observers.file.recording import Recording, recordings_of
 from sacristan.observers.media.kinds import Media
 from sacristan.observers.record.directions import note_better
 from sacristan.observers.record.identity import USED_ARTIFACTS_VARIABLE
+from sacristan.observers.record.interface import ArtifactObserver, ArtifactSource
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.points.rewinding import Position
-from sacristan.observers.record.protocols import ArtifactObserver, ArtifactSource
 from sacristan.observers.record.schema import EXECUTED_CELLS
 
 if TYPE_CHECKING:

@@ -26,8 +26,7 @@ from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.media.kinds import Media
 from sacristan.observers.record import run_clock
-from sacristan.observers.record.points.rewinding import Position, num_missing
-from sacristan.observers.record.protocols import (
+from sacristan.observers.record.interface import (
     BufferedObserver,
     ConfigObserver,
     GraphObserver,
@@ -38,6 +37,7 @@ from sacristan.observers.record.protocols import (
     PointObserver,
     RewindableObserver,
 )
+from sacristan.observers.record.points.rewinding import Position, num_missing
 
 __all__ = ["Recorder"]
 

@@ -23,6 +23,7 @@ from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.folders import as_number
 from sacristan.observers.record.identity import (
     EXPECT_RESOURCES_VARIABLE,
     PARENT_VARIABLE,
@@ -33,7 +34,6 @@ from sacristan.observers.record.identity import (
     read_lease,
 )
 from sacristan.observers.record.json_text import load_json, parse_json
-from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import CONFIG, INFO, RUN
 
 __all__ = [

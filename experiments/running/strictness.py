@@ -31,8 +31,8 @@ from sacristan.configs.map import is_group
 from sacristan.configs.nearest import nearest, suggestion
 from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced
-from sacristan.ingredients.config.files import read_config_file
 from sacristan.ingredients.config.ingredient import MapSignature
+from sacristan.ingredients.config.named_configs import read_config_file
 from sacristan.ingredients.config.scope import Scope, is_shipped, lenient
 from sacristan.ingredients.errors import ConfigError, UnknownEntryError, UnknownNamedConfigError
 from sacristan.observers.file.recorded_values import comes_back, is_form_of, opaque_in, read_back

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from sacristan.experiments.scripts.history import History, MetricRule
-from sacristan.experiments.scripts.loggable import LogWriter, flat
+from sacristan.experiments.scripts.history import History, LogWriter, MetricRule, flat
 from sacristan.experiments.scripts.settings import Settings, Summary
 
 if TYPE_CHECKING:

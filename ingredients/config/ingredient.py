@@ -25,7 +25,7 @@ from sacred.utils import (
 from sacristan.configs import Map, MutableMap, freeze, to_plain
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.entry_types import check_keys
-from sacristan.ingredients.config.files import read_config_file
+from sacristan.ingredients.config.named_configs import read_config_file
 from sacristan.ingredients.config.scope import DeclaredDict, NamedDict, Scope, is_shipped
 from sacristan.ingredients.errors import ConfigError, MissingEntryError
 from sacristan.observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper

@@ -33,7 +33,7 @@ from sacristan.configs import to_plain
 from sacristan.configs.map import is_group
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.entry_types import adopt, check_items, check_keys, conform, infer, misfit, misplaced
-from sacristan.ingredients.config.named_values import kinds_of, named_config_of, note, note_kind
+from sacristan.ingredients.config.named_configs import kinds_of, named_config_of, note, note_kind
 from sacristan.ingredients.config.scope_source import ScopeSource, read_scope
 from sacristan.ingredients.errors import ConfigError, UnknownEntryError
 from sacristan.observers.file.recorded_values import is_form_of, opaque_in

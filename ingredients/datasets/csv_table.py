@@ -21,9 +21,8 @@ from sacristan.ingredients.datasets.csv_cells import (
     typed,
 )
 from sacristan.ingredients.datasets.fitted import TableColumns
-from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.samples import Source, SourceSettings
 from sacristan.ingredients.datasets.source_checks import as_list, refuse_column
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.targets import class_name
 from sacristan.ingredients.errors import DataError
 

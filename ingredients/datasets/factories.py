@@ -12,9 +12,8 @@ import numpy as np
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.construct import build, import_object, require
 from sacristan.ingredients.config.seed import global_stream
-from sacristan.ingredients.datasets.samples import Rounding, Source, as_samples, from_arrays, joined
+from sacristan.ingredients.datasets.samples import Rounding, Source, SourceSettings, as_samples, from_arrays, joined
 from sacristan.ingredients.datasets.source_checks import EXACT, check_whole, warn_of_merged
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.splitting import PARTS, TEST, TRAIN, VAL
 from sacristan.ingredients.datasets.structured import (
     ArrayStructure,

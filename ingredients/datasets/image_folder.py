@@ -28,9 +28,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sacristan.ingredients.config.construct import require
-from sacristan.ingredients.datasets.samples import Moments, Source, moments_of
+from sacristan.ingredients.datasets.samples import Moments, Source, SourceSettings, moments_of
 from sacristan.ingredients.datasets.source_checks import reading
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.split_rules import values_in_names
 from sacristan.ingredients.datasets.splitting import PARTS
 from sacristan.ingredients.errors import DataError

@@ -21,9 +21,8 @@ import numpy as np
 
 from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.datasets.factories import from_factory
-from sacristan.ingredients.datasets.samples import Source, from_arrays
+from sacristan.ingredients.datasets.samples import Source, SourceSettings, from_arrays
 from sacristan.ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.splitting import PARTS, by_name, files_by_part
 from sacristan.ingredients.datasets.structured import is_stream
 from sacristan.ingredients.errors import DataError, LabError

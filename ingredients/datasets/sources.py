@@ -31,9 +31,8 @@ from sacristan.ingredients.datasets.factories import from_code, from_torchvision
 from sacristan.ingredients.datasets.image_folder import image_files, read_image_folder
 from sacristan.ingredients.datasets.item_files import read_hugging_face, read_parquet, read_tar
 from sacristan.ingredients.datasets.preparation import Prepared
-from sacristan.ingredients.datasets.samples import Sequences, Source, from_arrays
+from sacristan.ingredients.datasets.samples import Sequences, Source, SourceSettings, from_arrays
 from sacristan.ingredients.datasets.source_checks import reading
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.splitting import PARTS, SPLITS, TEST, TRAIN
 from sacristan.ingredients.datasets.structured import Streams
 from sacristan.ingredients.datasets.texts import read_texts

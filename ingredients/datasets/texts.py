@@ -16,9 +16,8 @@ from sacristan.ingredients.config.construct import build
 from sacristan.ingredients.datasets.csv_cells import read_cells, typed
 from sacristan.ingredients.datasets.csv_table import read_targets
 from sacristan.ingredients.datasets.fitted import PADDING, Vocabulary
-from sacristan.ingredients.datasets.samples import Source
+from sacristan.ingredients.datasets.samples import Source, SourceSettings
 from sacristan.ingredients.datasets.source_checks import TARGET_NAMES, as_list, reading, refuse_column
-from sacristan.ingredients.datasets.source_settings import SourceSettings
 from sacristan.ingredients.datasets.split_rules import values_in_names
 from sacristan.ingredients.errors import DataError
 

@@ -20,11 +20,11 @@ from typing import Any
 from sacristan.configs.nearest import word_suggestion
 from sacristan.observers.artifacts.manifests import put_once
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactMovedError, ArtifactNotFoundError
+from sacristan.observers.record.copies import share
 from sacristan.observers.record.files import read_regular, sync_file, sync_folder
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.redaction import typed_command
-from sacristan.observers.record.stored_files import share
 
 __all__ = [
     "LATEST",

@@ -28,12 +28,13 @@ from sacristan.observers.record.copies import (
     ChangedWhileReadError,
     CopyProgress,
     copy_stream,
+    make_shared,
     read,
+    share,
 )
 from sacristan.observers.record.files import sync_file, sync_folder
-from sacristan.observers.record.locking import RecordLock, is_locked
+from sacristan.observers.record.folders import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
-from sacristan.observers.record.stored_files import make_shared, share
 
 __all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
 

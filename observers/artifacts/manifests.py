@@ -21,9 +21,9 @@ from typing import Any
 
 from sacristan.observers.artifacts.version import AliasKeeper, ArtifactVersion, from_manifest
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
+from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import read_regular, sync_folder
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.stored_files import make_shared, share
 
 __all__ = ["Manifests", "checked_metadata", "put_once"]
 

@@ -46,10 +46,9 @@ from sacristan.observers.errors import (
     ArtifactMovedError,
     ArtifactNotFoundError,
 )
-from sacristan.observers.record.copies import CopyProgress
+from sacristan.observers.record.copies import CopyProgress, make_shared
 from sacristan.observers.record.files import shown_path, sync_file
-from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.stored_files import make_shared
+from sacristan.observers.record.folders import claimed
 
 __all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
 

@@ -30,16 +30,15 @@ from sacristan.observers.file.sessions import (
     started_session,
     uid_in,
 )
-from sacristan.observers.record.copies import copy_file, open_file
+from sacristan.observers.record.copies import copy_file, keep, open_file, path_below
 from sacristan.observers.record.files import file_name, lasting_path
-from sacristan.observers.record.guarding import guarded, guarded_without_lock
+from sacristan.observers.record.folders import artifact_path, make_numbered_folder
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.observers.record.interface import guarded, guarded_without_lock
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.points.rewinding import Position, held, read_position
-from sacristan.observers.record.run_folder import artifact_path, make_numbered_folder
 from sacristan.observers.record.schema import DESTINATION, EARLIER_FOLDER
-from sacristan.observers.record.stored_files import keep, path_below
 
 __all__ = ["FileObserver", "file_observer", "run_folder"]
 

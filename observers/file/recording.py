@@ -18,11 +18,11 @@ from sacristan.observers.file.sacred_form import plain, sacred_metrics, to_ticks
 from sacristan.observers.file.sessions import LabSources, OpenRecord, Provenance
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.files import shown_path
-from sacristan.observers.record.guarding import Apart, Owned, Pace
+from sacristan.observers.record.folders import RunFolder, artifact_path
+from sacristan.observers.record.interface import Apart, Owned, Pace
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from sacristan.observers.record.run_folder import RunFolder, artifact_path
 from sacristan.observers.record.schema import (
     CONFIG,
     FORMAT,

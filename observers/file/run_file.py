@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from sacristan.observers.file.sacred_form import OddEntries
 from sacristan.observers.record import run_clock
-from sacristan.observers.record.guarding import Pace
+from sacristan.observers.record.folders import RecordLock
 from sacristan.observers.record.identity import is_anonymous, lease, new_uid, parent_uid, user_name
+from sacristan.observers.record.interface import Pace
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import MAX_LEVELS
-from sacristan.observers.record.locking import RecordLock
 from sacristan.observers.record.redaction import hide_passwords, redact
 from sacristan.observers.record.schema import FORMAT, INFO, LEASE, RUN
 

@@ -28,15 +28,14 @@ from sacristan.observers.file.run_file import Beginning, LeaseFile, RunFile, com
 from sacristan.observers.provenance.gathering import Gathering
 from sacristan.observers.provenance.sources import imported_files, num_found
 from sacristan.observers.record import run_clock
-from sacristan.observers.record.guarding import Pace
+from sacristan.observers.record.copies import keep
+from sacristan.observers.record.folders import RecordLock, make_run_folder
 from sacristan.observers.record.identity import is_alive, last_beat, read_lease
+from sacristan.observers.record.interface import Pace
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import load_json
-from sacristan.observers.record.locking import RecordLock
 from sacristan.observers.record.points.intact_points import last_time
-from sacristan.observers.record.run_folder import make_run_folder
 from sacristan.observers.record.schema import FORMAT, RUN, newer_format, read_json
-from sacristan.observers.record.stored_files import keep
 
 __all__ = [
     "LabSources",

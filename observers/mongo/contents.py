@@ -42,9 +42,9 @@ from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.documents import Packer, content_id, files_in, object_id
 from sacristan.observers.mongo.layout import Collections, make_artifact_indexes
+from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.json_text import storable_text
-from sacristan.observers.record.stored_files import md5_in
 
 __all__ = [
     "ArtifactDelivery",

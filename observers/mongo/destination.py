@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacristan.observers.errors import DestinationError
+from sacristan.observers.record.folders import as_number
 from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.redaction import hide_user, redact
-from sacristan.observers.record.run_folder import as_number
 from sacristan.observers.record.schema import DESTINATION
 
 if TYPE_CHECKING:

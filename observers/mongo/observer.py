@@ -42,10 +42,10 @@ from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.destination import Destination, as_run_id, explain
 from sacristan.observers.mongo.layout import Collections, Document, check_collection
 from sacristan.observers.mongo.shipper import LAST_ATTEMPT_S, Shipper
+from sacristan.observers.record.copies import make_shared
 from sacristan.observers.record.files import lasting_path
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.points.point_log import PointLog
-from sacristan.observers.record.stored_files import make_shared
 
 __all__ = ["MongoObserver"]
 

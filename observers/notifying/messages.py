@@ -29,7 +29,7 @@ from sacristan.configs.shielding import STOP, shielded
 from sacristan.observers.errors import MissingExtraError, NotifyError
 from sacristan.observers.notifying import sender
 from sacristan.observers.record.files import open_regular, write_once
-from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.folders import claimed
 from sacristan.observers.record.redaction import hide_passwords, redact
 from sacristan.observers.record.schema import NOTIFIED_FOLDER
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from sacristan.observers.record import run_clock
+from sacristan.observers.record.folders import RecordLock, is_locked
 from sacristan.observers.record.json_text import load_json
-from sacristan.observers.record.locking import RecordLock, is_locked
 from sacristan.observers.record.schema import FORMAT, LEASE, RUN
 
 __all__ = [

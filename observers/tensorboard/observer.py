@@ -22,8 +22,8 @@ from sacristan.configs.packages import missing_package
 from sacristan.observers.errors import MissingExtraError
 from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
-from sacristan.observers.record.guarding import guarded
 from sacristan.observers.record.identity import new_uid
+from sacristan.observers.record.interface import guarded
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.rewinding import Position
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.record.files import open_regular, replacing
-from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import ServerError, StoreError, naming_os_errors
 from sacristan.runs.stores.changes import Author
 from sacristan.runs.stores.settings import show

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from sacristan.observers.record.files import replacing, sync_files, sync_folder
-from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import StoreError
 
 __all__ = ["check_output", "is_stream", "publish", "staging_beside", "writing"]

@@ -19,7 +19,7 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from sacristan.observers.record.run_folder import as_number
+from sacristan.observers.record.folders import as_number
 
 __all__ = [
     "COMMON_FIELDS",

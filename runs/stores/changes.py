@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.copies import make_shared
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import storable_text
-from sacristan.observers.record.stored_files import make_shared
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query.flattening import mappings_in
 

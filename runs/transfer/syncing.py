@@ -24,9 +24,9 @@ from sacristan.observers.mongo.destination import (
     is_unconfirmed,
     read_destination,
 )
+from sacristan.observers.record.folders import RecordLock, locked
 from sacristan.observers.record.identity import is_alive, last_beat, read_lease, true_status
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.locking import RecordLock, locked
 from sacristan.observers.record.points.intact_points import has_latest_points
 from sacristan.observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
 from sacristan.runs.errors import StoreError

@@ -18,8 +18,8 @@ from typing import Any
 
 from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.observers.mongo.destination import Destination, database_in, read_destination
+from sacristan.observers.record.folders import locked
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.locking import locked
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.query.times import time_of

@@ -7,7 +7,7 @@ from typing import Any
 
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.scripts import tracking
-from sacristan.experiments.scripts.loggable import LogWriter, flat
+from sacristan.experiments.scripts.history import LogWriter, flat
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 
 __all__ = ["LoggedRun"]

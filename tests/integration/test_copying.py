@@ -26,8 +26,8 @@ from sacristan.observers import ArtifactStore, FileObserver, Histogram, Image, M
 from sacristan.observers.file.recording import recording_of
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.documents import object_id
+from sacristan.observers.record.copies import keep
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.stored_files import keep
 from sacristan.runs import DamagedError, StoreError, copy, export_to, open_store, sync
 from sacristan.runs.board.access import Policy
 from sacristan.runs.board.app import create_app

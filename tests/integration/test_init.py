@@ -16,7 +16,7 @@ import pytest
 import sacristan
 from sacristan.experiments.running.trial import Pruned
 from sacristan.experiments.scripts import tracking
-from sacristan.experiments.scripts.loggable import LogWriter
+from sacristan.experiments.scripts.history import LogWriter
 from sacristan.ingredients import ConfigError
 from sacristan.observers import ArtifactError
 from sacristan.runs import open_store

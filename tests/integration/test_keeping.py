@@ -26,9 +26,9 @@ import sacred
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Histogram, Image, MongoObserver
+from sacristan.observers.record.copies import keep
+from sacristan.observers.record.folders import locked
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.locking import locked
-from sacristan.observers.record.stored_files import keep
 from sacristan.runs import FilterError, Removed, RunNotFoundError, StoreError, Words, open_store, sync
 from tests.processes import PIPE, Process
 from tests.recording import observer_of

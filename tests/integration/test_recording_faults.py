@@ -126,7 +126,7 @@ run.flush()
 run.result = dict(run.info)
 """
 OTHERS = """
-from sacristan.observers.record.locking import RecordLock
+from sacristan.observers.record.folders import RecordLock
 from sacristan.runs import reap
 assert reap(folder.parent) == []
 try: RecordLock(folder).acquire()

@@ -16,8 +16,8 @@ from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver, ResumeError, Text, read_media, read_metrics
 from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.record.folders import is_locked, locked
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.locking import is_locked, locked
 from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.schema import read_names

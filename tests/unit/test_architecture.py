@@ -35,7 +35,7 @@ FLOORS = [
     "observers.record",
     "observers.record.points",
     "observers.record.journal",
-    "observers.record.protocols",
+    "observers.record.interface",
     "observers.artifacts observers.media observers.notifying observers.provenance",
     "observers.file",
     "observers.mongo observers.tensorboard",

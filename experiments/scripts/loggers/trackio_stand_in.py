@@ -11,7 +11,7 @@ from typing import Any
 from sacristan.configs.map import flattened
 from sacristan.experiments.scripts import tracking
 from sacristan.experiments.scripts.capturing import Capture, watched
-from sacristan.experiments.scripts.loggable import LogWriter
+from sacristan.experiments.scripts.history import LogWriter
 from sacristan.experiments.scripts.loggers.mirroring import mirror
 from sacristan.experiments.scripts.loggers.wandb_stand_in import AlertLevel, StandIn
 from sacristan.observers.media.kinds import Text

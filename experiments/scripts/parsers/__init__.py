@@ -13,6 +13,6 @@ PARSERS = {
     "click.core": "sacristan.experiments.scripts.parsers.calls:attach_click",
     "typer._click.core": "sacristan.experiments.scripts.parsers.calls:attach_click",
     "fire.core": "sacristan.experiments.scripts.parsers.calls:attach_fire",
-    "hydra.core.utils": "sacristan.experiments.scripts.parsers.hydra_jobs:attach",
-    "hydra._internal.config_repository": "sacristan.experiments.scripts.parsers.hydra_jobs:attach_files",
+    "hydra.core.utils": "sacristan.experiments.scripts.parsers.calls:attach_hydra",
+    "hydra._internal.config_repository": "sacristan.experiments.scripts.parsers.calls:attach_hydra_files",
 }

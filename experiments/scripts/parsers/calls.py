@@ -1,4 +1,4 @@
-"""Parsers that call functions: click and Typer, Fire, tyro. The config is the arguments, defaults included."""
+"""Parsers that call functions: click and Typer, Fire, tyro, Hydra. The config is the arguments, defaults included."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import functools
 import inspect
 import itertools
 import sys
+from pathlib import Path
 from typing import Any
 
 from sacristan.experiments.running.added_settings import as_setting
 from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.parsers.namespaces import typed_in
+from sacristan.observers.provenance.sources import count_as_source
 
-__all__ = ["attach_click", "attach_fire", "attach_tyro"]
+__all__ = ["attach_click", "attach_fire", "attach_hydra", "attach_hydra_files", "attach_tyro"]
 
 # Where a value came from that somebody typed, or set for this run.
 _TYPED = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
+_FILE = "file://"
 
 
 def attach_click(module: Any, capture: Capture) -> None:
@@ -114,3 +117,46 @@ def _noting(function: Any, note: Any) -> Any:
         return function(*args, **kwargs)
 
     return call
+
+
+def attach_hydra(module: Any, capture: Capture) -> None:
+    """Watch the function that runs a job of Hydra, which is told its config first; each job of a multirun is a run."""
+    run_job = module.run_job
+
+    @functools.wraps(run_job)
+    def run(task_function: Any, config: Any, *args: Any, **kwargs: Any) -> Any:
+        jobs = capture.jobs if str(config.hydra.mode).endswith("MULTIRUN") else None
+        with capture.guarded("hydra", "run_job"):
+            if jobs is not None:
+                jobs.begin([str(word) for word in config.hydra.overrides.task])
+            _tell(capture, config)
+        done = run_job(task_function, config, *args, **kwargs)
+        if jobs is not None:
+            error = done._return_value if done.status.name == "FAILED" else None
+            jobs.end(error if isinstance(error, BaseException) else None)
+        return done
+
+    module.run_job = run
+
+
+def attach_hydra_files(module: Any, capture: Capture) -> None:
+    """Count the files that a config of Hydra is composed of as sources, to reproduce the run without them."""
+
+    def note(result: Any, _: Any, config_path: str) -> None:
+        if result is not None and capture.run is not None and str(result.path).startswith(_FILE):
+            name = config_path if config_path.endswith((".yaml", ".yml")) else f"{config_path}.yaml"
+            count_as_source(Path(result.path.removeprefix(_FILE)).absolute() / name)
+
+    module.ConfigRepository.load_config = watched(module.ConfigRepository.load_config, note)
+
+
+def _tell(capture: Capture, config: Any) -> None:
+    from omegaconf import OmegaConf
+
+    overrides = [str(word).lstrip("+~").partition("=")[0] for word in config.hydra.overrides.task]
+    settings = OmegaConf.masked_copy(config, [str(name) for name in config if name != "hydra"])
+    found = OmegaConf.to_container(settings)
+    # If one cannot be resolved yet, all stay as written: the script may register its resolver later.
+    with capture.guarded("hydra", "resolving interpolations"):
+        found = OmegaConf.to_container(settings, resolve=True)
+    capture.config(found, overrides, library="hydra", call="main")

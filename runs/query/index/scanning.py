@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from sacristan.observers.record.run_folder import as_number
+from sacristan.observers.record.folders import as_number
 from sacristan.observers.record.schema import RUN
 from sacristan.runs.errors import StoreAwayError, StoreError
 

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.record.locking import claimed
-from sacristan.observers.record.run_folder import as_number
+from sacristan.observers.record.folders import as_number, claimed
 from sacristan.observers.record.schema import RUN, read_json_if_whole
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.filters import Filter, Question

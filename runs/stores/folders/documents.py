@@ -30,11 +30,11 @@ from typing import Any
 from sacristan.observers.artifacts.aliases import AliasMoves
 from sacristan.observers.artifacts.store import ARTIFACTS
 from sacristan.observers.notifying.messages import SENT, SentMessages
+from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
+from sacristan.observers.record.folders import claimed, locked
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.locking import claimed, locked
 from sacristan.observers.record.schema import CLAIMS, NOTES, RUN
-from sacristan.observers.record.stored_files import make_shared, share
 from sacristan.runs.errors import naming_os_errors
 from sacristan.runs.stores.contract import NOTED, UNSENT, Change, Documents
 from sacristan.runs.stores.folders.records import read_document

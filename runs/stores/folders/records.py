@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.artifacts.version import ArtifactFile, ArtifactVersion
 from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import read_lease, true_status
 from sacristan.observers.record.json_text import parse_json
@@ -41,7 +42,6 @@ from sacristan.observers.record.schema import (
     rank_files,
     read_json_lines,
 )
-from sacristan.observers.record.stored_files import md5_in
 from sacristan.runs.errors import RemovedError, StoreError, naming_os_errors
 from sacristan.runs.query.flattening import list_of, mapping_of, without_pickles
 from sacristan.runs.query.index.fields import summary_of, summary_of_killed

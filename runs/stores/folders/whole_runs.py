@@ -19,13 +19,12 @@ from typing import Any
 from sacristan.observers.artifacts.intake import sweep_incoming
 from sacristan.observers.artifacts.store import ARTIFACTS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record.copies import is_as_named, make_shared
 from sacristan.observers.record.files import read_regular
+from sacristan.observers.record.folders import as_number, claimed, is_locked, locked, make_numbered_folder
 from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.locking import claimed, is_locked, locked
-from sacristan.observers.record.run_folder import as_number, make_numbered_folder
 from sacristan.observers.record.schema import RUN, newer_format, read_json_if_whole
-from sacristan.observers.record.stored_files import is_as_named, make_shared
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.changes import Removed, StagedRun

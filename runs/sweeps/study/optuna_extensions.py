@@ -20,7 +20,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from sacristan.observers.record.files import sync_file
-from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.fields import identity

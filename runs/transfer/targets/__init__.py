@@ -25,7 +25,7 @@ from typing import Literal, Protocol, cast
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.configs.packages import missing_package
-from sacristan.observers.record.locking import claimed
+from sacristan.observers.record.folders import claimed
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import FilterError, ForeignError, MissingExtraError, RunsError, StoreAwayError, StoreError
 from sacristan.runs.stores.run import Run

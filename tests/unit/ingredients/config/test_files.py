@@ -13,7 +13,7 @@ from sacred.config import load_config_file
 
 from sacristan.experiments import Experiment
 from sacristan.ingredients import ConfigError
-from sacristan.ingredients.config.files import guard_sacred, read_config_file, write_config_file
+from sacristan.ingredients.config.named_configs import guard_sacred, read_config_file, write_config_file
 
 TRICKY = {
     "text that looks like a float": "1e-3",

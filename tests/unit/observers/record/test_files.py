@@ -16,7 +16,7 @@ import pytest
 from sacristan.observers import ArtifactStore
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.files import open_regular, read_regular, replacing, sync_folder, write_once
-from sacristan.observers.record.run_folder import make_numbered_folder
+from sacristan.observers.record.folders import make_numbered_folder
 
 
 def num_open(path):

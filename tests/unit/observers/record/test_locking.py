@@ -1,6 +1,6 @@
 import os
 
-from sacristan.observers.record.locking import RecordLock, is_locked
+from sacristan.observers.record.folders import RecordLock, is_locked
 
 
 def test_lock_is_let_go_of_at_once_though_a_program_that_is_starting_has_a_copy_of_it(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sacristan.observers.record.run_folder import as_number, make_numbered_folder, make_run_folder
+from sacristan.observers.record.folders import as_number, make_numbered_folder, make_run_folder
 
 ODD = ["\u00b2", "\u0663", "9" * 300, "1e3", "-4", "+5", " 6", "7_0", ""]
 

@@ -1,8 +1,23 @@
-"""Config files, read as data: JSON and YAML, never pickle, never tags that build objects.
+"""Configs that a command line names: named configs of a script, and config files.
 
-Sacred reads `with file.yaml` through a table of handlers that decode jsonpickle, full YAML and pickle, all of which can
-run code. `guard_sacred` replaces them with the readers of this module. A recorded config comes back with its sets,
-dates, arrays and other values that JSON lacks; of other objects, an `Opaque` comes back, which stands for the default.
+A named config adds types to entries: values that the author uses there are accepted.
+
+    @ex.config
+    def config():
+        max_steps = 25000
+
+    @ex.named_config
+    def endless():
+        max_steps = None  # so an int or None, where this named config is asked for
+
+It holds for entries of the same experiment or ingredient that have no annotation. A config file has no such say. A
+named config of a script, and a config file, may also add keys to the script's dicts
+(`sacristan.experiments.running.strictness`).
+
+Config files are read as data: JSON and YAML, never pickle, never tags that build objects. Sacred reads `with file.yaml`
+through a table of handlers that decode jsonpickle, full YAML and pickle, all of which can run code. `guard_sacred`
+replaces them with the readers of this module. A recorded config comes back with its sets, dates, arrays and other
+values that JSON lacks; of other objects, an `Opaque` comes back, which stands for the default.
 """
 
 from __future__ import annotations
@@ -10,21 +25,107 @@ from __future__ import annotations
 import ast
 import contextlib
 import contextvars
+import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from sacred import SETTINGS
+from sacred.config.custom_containers import type_changed
+from sacred.utils import join_paths
 
 from sacristan.configs.files import dump_yaml, find_file, load_json, load_yaml
-from sacristan.ingredients.config.entry_types import literal
+from sacristan.ingredients.config.entry_types import infer, is_number, literal
 from sacristan.ingredients.errors import ConfigError, MissingConfigFileError
 from sacristan.observers.file.recorded_values import is_recorded_object, opaque_in, read_back
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.files import replacing
 
-__all__ = ["guard_sacred", "keeping_opaque", "read_config_file", "write_config_file"]
+__all__ = [
+    "Gathered",
+    "gathering",
+    "guard_sacred",
+    "keeping_opaque",
+    "kinds_of",
+    "named_config_of",
+    "note",
+    "note_kind",
+    "read_config_file",
+    "write_config_file",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class _NamedValue:
+    config: str
+    owner: str
+    value: Any
+
+
+class Gathered(dict[str, list[_NamedValue]]):
+    """The values that named configs set, by dotted name of the entry.
+
+    Attributes:
+        changed_kinds: Types of the default and the value of each entry whose kind a setting changed.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed_kinds: dict[str, tuple[type, type]] = {}
+
+
+_values: contextvars.ContextVar[Gathered | None] = contextvars.ContextVar("values", default=None)
+
+
+@contextlib.contextmanager
+def gathering() -> Iterator[Gathered]:
+    """Record the values that named configs set, and changed types, while a config is computed in the block."""
+    gathered = Gathered()
+    token = _values.set(gathered)
+    try:
+        yield gathered
+    finally:
+        _values.reset(token)
+
+
+def note_kind(entry: str, default: Any, value: Any) -> None:
+    """Record an entry whose type a setting other than a named config changed."""
+    gathered = _values.get()
+    kinds = type(default), type(value)
+    is_same = type_changed(default, value) is False or all(map(is_number, kinds))
+    if gathered is not None and not is_same and named_config_of(entry, value) is None:
+        gathered.changed_kinds[entry] = kinds
+
+
+def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
+    """Record the entries that a named config sets; `owner` is the path of its ingredient, "" for the experiment.
+
+    `path` is where the entries are in the whole config; None means `owner`.
+    """
+    gathered = _values.get()
+    if gathered is None:
+        return
+    for key, value in entries.items():
+        name = join_paths(owner if path is None else path, str(key))
+        gathered.setdefault(name, []).append(_NamedValue(config, owner, value))
+        if isinstance(value, Mapping):
+            note(config, owner, value, name)
+
+
+def kinds_of(entry: str, owner: str) -> list[Any]:
+    """Return the types of the values that named configs of `owner` ("" for the experiment) set an entry to."""
+    values = [each.value for each in (_values.get() or Gathered()).get(entry, ()) if each.owner == owner]
+    return [type(None) if value is None else infer(value) for value in values]
+
+
+def named_config_of(entry: str, value: Any) -> str | None:
+    """Return the name of the named config that set an entry to a value; None if none did."""
+    for each in reversed((_values.get() or Gathered()).get(entry, ())):
+        if type(each.value) is type(value) and each.value == value:
+            return each.config
+    return None
+
 
 _keeps_opaque = contextvars.ContextVar("keeps_opaque", default=False)
 
