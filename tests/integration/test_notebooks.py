@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
 import sys
+import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -109,6 +111,44 @@ def test_what_a_run_wrote_is_text(recorded, kind):
         tags = check_form(form)
         assert sum(tag == "path" for tag, _ in tags.found) >= 2
         check_form(store._repr_html_())
+
+
+def rows_of(form):
+    return [["".join(cell.itertext()) for cell in row] for row in ET.fromstring(form).iter("tr")]
+
+
+def test_forms_show_every_fact_of_a_run(tmp_path):
+    times = {"start_time": "2026-01-02T03:04:05", "stop_time": "2026-01-02T03:06:12"}
+    run = {"experiment": {"name": "train"}, "command": "main", "status": "COMPLETED", **times, "result": 0.5}
+    files = {
+        "run": {**run, "uid": "u1", "display_name": "Best"},
+        "config": {"lr": 0.1},
+        "summary": {"loss": {"last": 1, "min": 0.5, "max": 2, "count": 3}},
+    }
+    (tmp_path / "1").mkdir()
+    for name, content in files.items():
+        (tmp_path / "1" / f"{name}.json").write_text(json.dumps(content))
+    with open_store(tmp_path) as store:
+        store.write_note(store.tag(store.get(1), ["a", "b"]), "the best")
+        form, table = store.get(1)._repr_html_(), store.find()._repr_html_()
+    assert rows_of(form) == [
+        ["display name", "Best"],
+        ["status", "● COMPLETED"],
+        ["start", "2026-01-02 03:04:05"],
+        ["duration", "2m07s"],
+        ["result", "0.5"],
+        ["uid", "u1"],
+        ["tags", "a, b"],
+        ["note", "the best"],
+        ["entry", "value"],
+        ["lr", "0.1"],
+        ["metric", "last", "min", "max", "count"],
+        ["loss", "1", "0.5", "2", "3"],
+    ]
+    assert rows_of(table) == [
+        ["id", "name", "status", "start", "duration", "result"],
+        ["1", "train", "● COMPLETED", "2026-01-02 03:04", "2m07s", "0.5"],
+    ]
 
 
 def test_a_store_without_runs_and_a_damaged_run_are_shown(tmp_path):
