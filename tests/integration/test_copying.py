@@ -282,10 +282,15 @@ def snapshot(store):
 
 def test_copied_folder_is_one_of_our_layout(origins, tmp_path):
     with open_store(origins["our-mongo"]) as origin, open_store(tmp_path / "t", create=True) as target:
-        copy(origin.get("1"), target)
+        run = copy(origin.get("1"), target).run
+        start, times = run.start_time.replace(tzinfo=None), run.metric("val.odd").times
     folder = tmp_path / "t" / "1"
     assert len(read_media(folder)) == 10
-    assert json.loads((folder / "metrics.json").read_bytes())["val.odd"]["steps"] == [0.5, 1.5, 2.25, 3.0]
+    odd = json.loads((folder / "metrics.json").read_bytes())["val.odd"]
+    assert odd["steps"] == [0.5, 1.5, 2.25, 3.0]
+    stamps = [datetime.fromisoformat(text) for text in odd["timestamps"]]
+    assert [(stamp - start).total_seconds() for stamp in stamps] == pytest.approx(times.tolist(), abs=1e-5)
+    assert min(times) > 0
     assert (folder / "metrics.bin").stat().st_size % 24 == 0
     assert not (tmp_path / "t" / ".taking").exists()
     assert ArtifactStore(tmp_path / "t").resolve("numbers").path(tmp_path / "out").read_text() == "a"

@@ -260,6 +260,18 @@ def test_loop_without_a_record_runs():
     assert (state.epoch, state.step) == (2, 8)
 
 
+def test_loop_without_a_loader_says_how_to_give_it_one():
+    state = sacristan.init(mode="disabled").checkpoint(model=nn.Linear(1, 1))
+    with pytest.raises(CheckpointError, match=r"has no loader; give it one: run.checkpoint\(loader=loader\)"):
+        state.loader  # noqa: B018
+
+
+def test_state_is_saved_every_ten_minutes_unless_told_otherwise():
+    run = sacristan.init(mode="disabled")
+    states = [run.checkpoint(model=nn.Linear(1, 1), **options) for options in ({}, {"every": 500}, {"every_s": 5.0})]
+    assert [(state.every, state.every_s) for state in states] == [(None, 600.0), (500, 600.0), (None, 5.0)]
+
+
 def test_epoch_that_is_left_early_is_done():
     run = sacristan.init(mode="disabled")
     state = run.checkpoint(loader=plain())

@@ -340,6 +340,16 @@ def test_skip_that_never_ends_stops_the_training(data, keeper):
         train(data, keeper, model, on_nan="skip", epochs=5)
 
 
+def test_bad_steps_with_good_ones_between_them_do_not_stop_the_training(data, keeper):
+    class Bad(Callback):
+        def before_step(self, trainer, optimizer):
+            if trainer.place.step % 5:
+                trainer.model.head.weight.grad.fill_(float("inf"))
+
+    _, log, result = train(data, keeper, on_nan="skip", callbacks=[Bad()], epochs=5, log_interval=1)
+    assert (result.steps, log.of("train/nonfinite")[-1]) == (15, 12)
+
+
 def rates_of(scheduler, count):
     """Return the rates of steps, all of which are taken."""
     optimizer = build_optimizer(Net(), "SGD", 0.1)

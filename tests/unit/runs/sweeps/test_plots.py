@@ -1,5 +1,6 @@
 """The plots of a sweep: what is drawn, in values that people know, and a page that needs nothing from elsewhere."""
 
+import math
 import re
 
 import optuna
@@ -10,6 +11,7 @@ from sacristan.runs import MissingExtraError, PlotError
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.views import plots
+from sacristan.runs.sweeps.views.pictures import _Scale
 from sacristan.runs.sweeps.views.plots import draw
 from sacristan.runs.sweeps.views.study_view import FANOVA, IMPURITY, make_study_view, thinned
 
@@ -92,6 +94,23 @@ def test_importances_name_what_makes_the_difference(study, spec):
     [importances] = make_study_view(study, spec).importances
     assert list(importances) == [FANOVA, IMPURITY]
     assert [max(of, key=of.get) for of in importances.values()] == ["noise", "noise"]
+
+
+def test_axes_are_numbers_logarithms_or_categories(study, spec):
+    view = make_study_view(study, spec)
+    lr, noise, name = (_Scale(view, each) for each in ("lr", "noise", "name"))
+    assert (lr.is_log, noise.is_log, name.is_log) == (True, False, False)
+    assert (lr.categories, noise.categories, name.categories) == ([], [], ["$a_{$", "adam"])
+    assert (lr.is_ordered, name.is_ordered) == (True, False)
+    assert name.ticks() == [(0.0, "$a_{$"), (1.0, "adam")]
+    for scale in (lr, noise):
+        assert [place for place, _ in scale.ticks()] == pytest.approx([0.0, 0.5, 1.0])
+        places = [scale.place(trial) for trial in view.complete]
+        assert (min(places), max(places)) == (0.0, 1.0)
+    momentum = _Scale(view, "momentum")
+    lacking = [trial for trial in view.complete if trial.params["name"] == "adam"]
+    assert lacking
+    assert all(math.isnan(momentum.place(trial)) for trial in lacking)
 
 
 def test_without_a_spec_the_study_is_drawn_as_it_is(study):

@@ -7,24 +7,30 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from sacristan.__main__ import main
 from sacristan.runs import open_store
 from sacristan.runs.work.watching import RecentRuns
 
 NOW = datetime.now(UTC).replace(tzinfo=None)
 
 
+def write(store, runs):
+    """Write runs, whose times are ages, with their information."""
+    for number, (run, info) in enumerate(runs, 1):
+        folder = store / str(number)
+        folder.mkdir()
+        times = {name: (NOW - age).isoformat() for name, age in run.items() if name.endswith("_time")}
+        entries = {"experiment": {"name": "train"}, "command": "main", "uid": f"u{number}", **run, **times}
+        (folder / "run.json").write_text(json.dumps(entries))
+        (folder / "info.json").write_text(json.dumps(info))
+
+
 @pytest.fixture
 def notices(tmp_path):
-    """Write runs, whose times are ages, and return the events that are worth a message."""
+    """Write runs, and return the events that are worth a message."""
 
     def notices_of(*runs, unsent=(), after_s=60.0, is_sending=True):
-        for number, (run, info) in enumerate(runs, 1):
-            folder = tmp_path / str(number)
-            folder.mkdir()
-            times = {name: (NOW - age).isoformat() for name, age in run.items() if name.endswith("_time")}
-            entries = {"experiment": {"name": "train"}, "command": "main", "uid": f"u{number}", **run, **times}
-            (folder / "run.json").write_text(json.dumps(entries))
-            (folder / "info.json").write_text(json.dumps(info))
+        write(tmp_path, runs)
         with open_store(tmp_path) as store:
             for id, event in unsent:
                 assert store.messages.claim(store.get(id), event)
@@ -75,3 +81,13 @@ def test_empty_queue_is_worth_a_message_once_no_run_waits(notices):
 def test_queue_with_a_run_that_waits_is_not_empty(notices):
     queued = {"queue_time": timedelta(minutes=5)}
     assert notices((ended("COMPLETED", seconds_long=1, **queued), {}), ({"status": "QUEUED", **queued}, {})) == []
+
+
+def test_watch_looks_once_and_prints_what_it_would_send(tmp_path, capsys):
+    write(tmp_path, [(ended("FAILED"), {}), (ended("COMPLETED", seconds_long=5), {})])
+    words = ["--store", str(tmp_path), "watch", "--once"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[0].startswith("run 1 train failed")
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["run"], document["uid"], document["event"], document["level"]) == ("1", "u1", "failed", "error")
