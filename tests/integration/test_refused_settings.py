@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from sacristan.configs import Map
 from sacristan.experiments import Experiment, supervised
 from sacristan.ingredients import (
+    ConfigError,
     LabError,
     data,
     device,
@@ -16,6 +18,7 @@ from sacristan.ingredients import (
     model,
     optimizer,
     scheduler,
+    sweep,
     training,
 )
 from sacristan.observers import FileObserver
@@ -87,6 +90,46 @@ def test_setting_that_cannot_be_makes_no_run(refusing, entry, value, message):
     with pytest.raises(LabError, match=message):
         experiment.run(config_updates={entry: value})
     assert not records.exists()
+
+
+LEAST = {
+    "data": {
+        "batch_size": 1,
+        "num_workers": 0,
+        "limit": 1,
+        "epoch_samples": 1,
+        "shuffle_buffer": 0,
+        "val_fraction": 0.0,
+    },
+    "distributed": {"timeout_s": 1e-3},
+    "export": {"tolerance": 0.0, "num_batches": 1},
+    "optimizer": {"layer_decay": 1.0},
+    "probe": {"every": 1, "profile": [1, 1]},
+    "scheduler": {"warmup_steps": 0},
+    "training": {"epochs": 1, "val_interval": 1, "log_interval": 1, "patience": 1, "min_delta": 0.0},
+}
+
+
+def test_least_values_are_accepted_and_those_below_are_not(tmp_path):
+    ex = Experiment("bounds", supervised.ingredients(), base_dir=tmp_path, save_git_info=False, record_to=None)
+    ex.main(lambda: None)
+    assert ex.run(config_updates=LEAST).status == "COMPLETED"
+    steps = [("probe.profile", steps) for steps in ([0, 1], [2, 1], [1])]
+    for name, below in (*steps, ("export.tolerance", -1.0), ("training.log_interval", 0), ("training.val_interval", 0)):
+        with pytest.raises(LabError, match=f"{name}: got "):
+            ex.run(config_updates={name: below})
+
+
+LEAST_OF_SWEEPS = {"workers": 1, "workers_per_gpu": 1, "retries": 0, "count": 1, "reseed": 2, "trial_timeout_s": 1e-3}
+
+
+def test_least_values_of_sweeps_are_accepted_and_any_below_are_not():
+    config = {"storage": None, "engine": "local", "address": None, "resources": {}, "slurm": {}, **LEAST_OF_SWEEPS}
+    sweep.check_config(Map(config))
+    sweep.check_config(Map({**config, "count": None, "reseed": None, "trial_timeout_s": None}))
+    for name, least in LEAST_OF_SWEEPS.items():
+        with pytest.raises(ConfigError, match=f"sweep.{name}: got {least - 1}, expected "):
+            sweep.check_config(Map({**config, name: least - 1}))
 
 
 def test_experiment_that_refused_settings_runs_all_the_same(experiment, tmp_path):
