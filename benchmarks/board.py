@@ -43,7 +43,7 @@ from query_mongo import add_long_metric as add_long_metric_there
 from query_mongo import fill
 
 from sacristan.observers.mongo.layout import Collections, make_run_indexes
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs.work.mongod import Mongod
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 
 __all__ = ["add_panels", "add_panels_there", "evaluate", "measure_workspace"]
 

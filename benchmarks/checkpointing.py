@@ -40,11 +40,11 @@ from sacristan.experiments import Experiment
 from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.evaluation import Monitor
 from sacristan.experiments.training.loop import fit
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import MixedPrecision
 from sacristan.observers import FileObserver
 

@@ -42,10 +42,10 @@ from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.config.seed import torch_stream
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.epochs import TensorBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import MixedPrecision
+from sacristan.ingredients.ranks import Notices, world_of
 from sacristan.ingredients.ranks.group import current, join, leave
-from sacristan.ingredients.ranks.world import Notices, world_of
 
 WIDTH, BATCH, CLASSES = 512, 4096, 10
 OPTIONS = {

@@ -32,7 +32,7 @@ from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.config.seed import torch_stream
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import DTYPES, MixedPrecision
 
 SAMPLES, BATCH = 12_800, 64

@@ -21,7 +21,7 @@ from sacristan import ingredients  # noqa: F401, I001 - before torch, whose thre
 import torch
 from torch import nn
 
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.models.networks import CNN, ViT
 from sacristan.ingredients.models.tuned import tune
 from sacristan.ingredients.optimizer import build_optimizer

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 
 METRICS = ["train/loss", "val/accuracy"] + [
     f"system/{name}"

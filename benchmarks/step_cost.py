@@ -19,7 +19,7 @@ from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.collating import map_tensors, tensors_of
 from sacristan.ingredients.datasets.loading import LoaderBatches
 from sacristan.ingredients.inspection.profiling import quiet_profile
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import MixedPrecision
 
 __all__ = ["describe_copies", "measure", "measure_validation", "print_costs"]

@@ -30,7 +30,7 @@ from typing import Any
 LAB = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(LAB))
 
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.sweeps.agents.agent_process import Agent
 from sacristan.runs.sweeps.agents.engines import Engine

@@ -49,7 +49,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.experiments.training.loop import fit
 from sacristan.ingredients.datasets.batches import Data, TensorBatches
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.models.networks import CNN, GPT, MLP, ViT
 from sacristan.ingredients.precision import MixedPrecision
 
@@ -193,7 +193,7 @@ def task_of(parts):
     """Return the loss as `fit` takes it: of classes, or of a task with targets of its own kind."""
     if not isinstance(parts.criterion, TokenLoss):
         return Loss(parts.criterion, "classes", 10)
-    from sacristan.experiments.training.trainer import Task
+    from sacristan.experiments.training import Task
 
     class NextToken(Task):
         def loss(self, model, batch):

@@ -52,13 +52,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sacristan.experiments.experiment import Experiment
-    from sacristan.experiments.training import inspection, loop, results
+    from sacristan.experiments.training import Task, Trainer, inspection, loop, results
     from sacristan.experiments.training.callbacks import Callback
     from sacristan.experiments.training.evaluation import Monitor, Supervised
     from sacristan.experiments.training.loop import FitResult, evaluate, fit, predict, steps_per_epoch
     from sacristan.experiments.training.meters import RunningMetrics
     from sacristan.experiments.training.results import cases_table
-    from sacristan.experiments.training.trainer import Task, Trainer
 else:
     _NAMES = {
         "sacristan.experiments.experiment": "Experiment",
@@ -67,7 +66,7 @@ else:
         "sacristan.experiments.training.loop": "FitResult evaluate fit predict steps_per_epoch",
         "sacristan.experiments.training.meters": "RunningMetrics",
         "sacristan.experiments.training.evaluation": "Monitor Supervised",
-        "sacristan.experiments.training.trainer": "Task Trainer",
+        "sacristan.experiments.training": "Task Trainer",
     }
     _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from sacristan.experiments.training import Task
     from sacristan.experiments.training.callbacks import Callback
-    from sacristan.experiments.training.trainer import Task
     from sacristan.ingredients.datasets.fitted import Preparation
     from sacristan.ingredients.ranks.group import Ranks
 
@@ -162,7 +162,7 @@ def make_task(_config: Map) -> Task:
     """Return the task: several steps of the critic, one of the generator."""
     import torch
 
-    from sacristan.experiments.training.trainer import Task, Trainer
+    from sacristan.experiments.training import Task, Trainer
 
     class Adversarial(Task):
         """Batches are (images, labels); labels are ignored."""
@@ -255,8 +255,8 @@ def make_callback(run: LabRun) -> Callback:
     """
     import torch
 
+    from sacristan.experiments.training import Trainer
     from sacristan.experiments.training.callbacks import Callback
-    from sacristan.experiments.training.trainer import Trainer
     from sacristan.ingredients import global_stream
 
     class Samples(Callback):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from sacristan.experiments.training.trainer import Task
+    from sacristan.experiments.training import Task
     from sacristan.ingredients import Data
     from sacristan.ingredients.datasets.splitting import Split
     from sacristan.ingredients.models.networks import GPT
@@ -213,8 +213,8 @@ def make_task(characters: float) -> Task:
     """
     from torch.nn.functional import cross_entropy
 
+    from sacristan.experiments.training import Task
     from sacristan.experiments.training.meters import WeightedMeans
-    from sacristan.experiments.training.trainer import Task
 
     class Perplexed(WeightedMeans):
         """The means of loss and bits, and the perplexity of all bytes together."""

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from sacristan.experiments.training import Task
     from sacristan.experiments.training.callbacks import Callback
-    from sacristan.experiments.training.trainer import Task
     from sacristan.ingredients import Data, Loss, MixedPrecision
 
 __all__ = ["compose", "ingredients", "train"]

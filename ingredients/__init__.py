@@ -120,14 +120,14 @@ if TYPE_CHECKING:
         scheduler,
         training,
     )
-    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.checkpoints import Checkpointer
     from sacristan.ingredients.checkpoints.training_state import Place
     from sacristan.ingredients.config.ingredient import Ingredient
     from sacristan.ingredients.config.seed import global_stream, numpy_stream, seed_globals, stream_seed, torch_stream
     from sacristan.ingredients.datasets.batches import Batches, Data, LoaderBatches, TensorBatches
     from sacristan.ingredients.datasets.collating import Padded
     from sacristan.ingredients.datasets.samples import Source
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
     from sacristan.ingredients.losses.modules import FocalLoss
     from sacristan.ingredients.models.networks import CNN, MLP, ViT
     from sacristan.ingredients.precision import MixedPrecision
@@ -135,14 +135,14 @@ if TYPE_CHECKING:
     from sacristan.ingredients.training import TrainingSettings
 else:
     _NAMES = {
-        "sacristan.ingredients.checkpoints.checkpointer": "Checkpointer",
+        "sacristan.ingredients.checkpoints": "Checkpointer",
         "sacristan.ingredients.checkpoints.training_state": "Place",
         "sacristan.ingredients.config.ingredient": "Ingredient",
         "sacristan.ingredients.config.seed": "global_stream numpy_stream seed_globals stream_seed torch_stream",
         "sacristan.ingredients.datasets.batches": "Batches Data LoaderBatches TensorBatches",
         "sacristan.ingredients.datasets.collating": "Padded",
         "sacristan.ingredients.datasets.samples": "Source",
-        "sacristan.ingredients.losses.building": "Loss",
+        "sacristan.ingredients.losses": "Loss",
         "sacristan.ingredients.losses.modules": "FocalLoss",
         "sacristan.ingredients.models.networks": "CNN MLP ViT",
         "sacristan.ingredients.precision": "MixedPrecision",

@@ -16,10 +16,10 @@ from sacristan.observers.record.object_names import named
 if TYPE_CHECKING:
     from torch import nn
 
-    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.checkpoints import Checkpointer
     from sacristan.ingredients.datasets.fitted import Preparation
     from sacristan.ingredients.datasets.splitting import Split
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["ingredient", "load_model", "load_preparation", "load_split", "make_checkpointer"]
 
@@ -88,7 +88,7 @@ def make_checkpointer(folder: Path, config: Map, _config: Map, run: Any = None, 
             loop.fit(network, batches, criterion, opt, checkpointer=keeper, log=_run.log_scalar, **training)
             keeper.restore_best(network)
     """
-    from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+    from sacristan.ingredients.checkpoints import Checkpointer
 
     options = {name: value for name, value in _config.items() if name not in ("path", "resume", "requeue", "dtype")}
     options["legacy_defaults"] = _legacy_defaults(_run)

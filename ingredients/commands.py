@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from sacristan.ingredients.datasets.batches import Data
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["NEEDED", "TrainingParts", "make_parts", "print_drawn", "print_table"]
 

@@ -31,7 +31,7 @@ from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.transforms import shape_after
 from sacristan.ingredients.errors import CheckpointError, DataError, ModelError
-from sacristan.ingredients.losses.building import reading
+from sacristan.ingredients.losses import reading
 from sacristan.ingredients.models.building import build_model, load_weights_into
 from sacristan.observers.file.recorded_values import read_back
 from sacristan.observers.record.files import replacing

@@ -13,8 +13,8 @@ from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.config.seed import seed_globals
 from sacristan.ingredients.config.threads import is_asked_for_threads, threads_sleep
 from sacristan.ingredients.errors import DeviceError
+from sacristan.ingredients.ranks import World
 from sacristan.ingredients.ranks.group import Ranks, current
-from sacristan.ingredients.ranks.world import World
 from sacristan.observers.record.identity import is_anonymous
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sacristan.ingredients.datasets.batches import Data
     from sacristan.ingredients.deployment import OutputDifference
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["export_model", "ingredient"]
 

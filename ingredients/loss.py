@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from sacristan.ingredients.datasets.batches import Data
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["ingredient", "make_loss"]
 
@@ -39,7 +39,7 @@ config.legacy(name="")  # an experiment without this ingredient has another loss
 @ingredient.check
 def check_config(config: Map) -> None:
     """Reject an unknown loss before data are loaded."""
-    from sacristan.ingredients.losses.building import check_loss_name
+    from sacristan.ingredients.losses import check_loss_name
 
     check_loss_name(config.name)
     if config.parts and (config.name, config.options, config.class_weights) != (None, {}, None):
@@ -69,7 +69,7 @@ def make_loss(data: Data, _config: Map, device: torch.device | str = "cpu") -> L
         criterion = loss.make_loss(batches, device=where)
         network = model.make_model(batches.input_shape, criterion.num_outputs, seed).to(where)
     """
-    from sacristan.ingredients.losses.building import build_loss, build_losses
+    from sacristan.ingredients.losses import build_loss, build_losses
 
     if _config.parts:
         return build_losses(_config.parts, data, device)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from sacristan.ingredients.datasets.batches import Data
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["add_metrics", "ingredient"]
 

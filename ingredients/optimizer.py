@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = ["build_optimizer", "ingredient", "make_optimizer", "parameter_groups"]
 

@@ -76,25 +76,25 @@ __all__ = [
 __all__ += media.__all__
 
 if TYPE_CHECKING:
+    from sacristan.observers.artifacts import ArtifactFile, ArtifactVersion
     from sacristan.observers.artifacts.store import ArtifactStore, Lineage
-    from sacristan.observers.artifacts.version import ArtifactFile, ArtifactVersion
     from sacristan.observers.file.observer import FileObserver, file_observer, run_folder
     from sacristan.observers.media import *  # noqa: F403  # the kinds of media, listed there
     from sacristan.observers.mongo.observer import MongoObserver
     from sacristan.observers.record.interface import BufferedObserver, GraphObserver, MediaObserver, RewindableObserver
     from sacristan.observers.record.media_files import MediaEntry, MediaRecord, read_media, read_table
+    from sacristan.observers.record.points import Series
     from sacristan.observers.record.points.intact_points import read_metrics
-    from sacristan.observers.record.points.points import Series
     from sacristan.observers.tensorboard.observer import TensorBoardObserver
 else:
     _NAMES = {
         "sacristan.observers.artifacts.store": "ArtifactStore Lineage",
-        "sacristan.observers.artifacts.version": "ArtifactFile ArtifactVersion",
+        "sacristan.observers.artifacts": "ArtifactFile ArtifactVersion",
         "sacristan.observers.file.observer": "FileObserver file_observer run_folder",
         "sacristan.observers.mongo.observer": "MongoObserver",
         "sacristan.observers.record.media_files": "MediaEntry MediaRecord read_media read_table",
         "sacristan.observers.record.points.intact_points": "read_metrics",
-        "sacristan.observers.record.points.points": "Series",
+        "sacristan.observers.record.points": "Series",
         "sacristan.observers.record.interface": "BufferedObserver GraphObserver MediaObserver RewindableObserver",
         "sacristan.observers.tensorboard.observer": "TensorBoardObserver",
     }

@@ -16,7 +16,7 @@ import_sacred()
 
 from sacred.commandline_options import cli_option
 
-from sacristan.observers.notifying.messages import ADDRESSES_VARIABLE
+from sacristan.observers.notifying import ADDRESSES_VARIABLE
 from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = [
@@ -49,7 +49,7 @@ def file_option(args: str, run: Any) -> None:
 @cli_option("-m", "--mongo_db")
 def mongo_option(args: str, run: Any) -> None:
     """Send the run to a MongoDB, too: [host:port:]db[.collection[:id]][!priority], or a mongodb:// URL."""
-    from sacristan.observers.mongo.destination import parse_mongo_option
+    from sacristan.observers.mongo import parse_mongo_option
     from sacristan.observers.mongo.observer import MongoObserver
 
     run.observers.append(MongoObserver(**parse_mongo_option(args)))
@@ -91,7 +91,7 @@ def anonymous_option(args: bool, run: Any) -> None:
 @cli_option("-e", "--enforce_clean", is_flag=True)
 def clean_option(args: bool, run: Any) -> None:
     """Reject the run if its git repository has changes, or if a source of the run is not committed."""
-    from sacristan.observers.provenance.git import uncommitted_files
+    from sacristan.observers.provenance import uncommitted_files
 
     info = run.experiment_info
     base = Path(info["base_dir"])

@@ -78,7 +78,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
     from sacristan.runs.comparison.comparing import Comparison, compare
     from sacristan.runs.comparison.difference import Difference, diff
     from sacristan.runs.comparison.reports import write_report
@@ -121,7 +121,7 @@ if TYPE_CHECKING:
 else:
     # The same for Python: a name that moves changes here and above.
     _NAMES = {
-        "sacristan.observers.record.points.points": "Series",
+        "sacristan.observers.record.points": "Series",
         "sacristan.runs.comparison.comparing": "Comparison compare",
         "sacristan.runs.comparison.difference": "Difference diff",
         "sacristan.runs.comparison.reports": "write_report",

@@ -407,8 +407,8 @@ def _note(logged: list, name: str, value: float, step: int) -> None:
 
 
 if __name__ == "__main__":
+    from sacristan.ingredients.ranks import Notices, world_of
     from sacristan.ingredients.ranks.group import join, leave
-    from sacristan.ingredients.ranks.world import Notices, world_of
 
     path, device = Path(sys.argv[1]), "cuda" if "cuda" in sys.argv else "cpu"
     if device == "cuda":

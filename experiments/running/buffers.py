@@ -37,9 +37,9 @@ from sacristan.observers.media import __all__ as KINDS
 from sacristan.observers.media.kinds import Media
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.media_files import Content, MediaEntry
+from sacristan.observers.record.points import POINT, Metric, Names, split_metrics
 from sacristan.observers.record.points.live_points import Row
 from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints, PointLog
-from sacristan.observers.record.points.points import POINT, Metric, Names, split_metrics
 from sacristan.observers.record.run_clock import now as run_time
 
 __all__ = ["MAX_WAITING_BYTES", "MediaBuffer", "MetricsBuffer"]

@@ -32,7 +32,7 @@ from sacristan.experiments.running.recorder import Recorder
 from sacristan.experiments.running.resuming import check_resumable, going_on_later, recorded_data
 from sacristan.experiments.running.signals import Signals
 from sacristan.experiments.running.trial import Pruned, ReportingBuffer, Trial
-from sacristan.ingredients.ranks.world import Notices
+from sacristan.ingredients.ranks import Notices
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.directions import note_better

@@ -32,7 +32,7 @@ from sacristan.experiments.running.trial import take_trial
 from sacristan.ingredients.config.named_configs import gathering
 from sacristan.ingredients.config.scope import lenient
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.ranks.world import Notices, World
+from sacristan.ingredients.ranks import Notices, World
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.options import (
     clean_option,

@@ -28,8 +28,8 @@ from sacristan.observers.record.points.rewinding import Position
 from sacristan.observers.record.schema import EXECUTED_CELLS
 
 if TYPE_CHECKING:
+    from sacristan.observers.artifacts import ArtifactVersion
     from sacristan.observers.artifacts.store import ArtifactStore
-    from sacristan.observers.artifacts.version import ArtifactVersion
 
 __all__ = ["LoggingRun"]
 
@@ -296,7 +296,7 @@ def _log_artifact(
 def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
     """Return a version of an artifact, and note that a run used it; see `LabRun.use_artifact`."""
     recordings = _recordings(run)
-    from sacristan.observers.artifacts.version import parse_reference
+    from sacristan.observers.artifacts import parse_reference
 
     moves = parse_reference(reference).moves
     version = _find(run, _used_before(reference, recordings) if moves else reference, recordings)
@@ -312,7 +312,7 @@ def _used_before(reference: str, recordings: list[Recording]) -> str:
     So an alias names one version for the whole run, also if that is resumed, unless the run moves it itself. `latest`
     may be a version that the run has logged since.
     """
-    from sacristan.observers.artifacts.version import parse_reference
+    from sacristan.observers.artifacts import parse_reference
 
     reproduced = parse_json(os.environ.get(USED_ARTIFACTS_VARIABLE) or "{}")
     if reference in reproduced:
@@ -407,7 +407,7 @@ def _recordings(run: Run) -> list[Recording]:
 
 
 def _find(run: Run, reference: str, recordings: list[Recording]) -> ArtifactVersion:
-    from sacristan.observers.artifacts.version import parse_reference
+    from sacristan.observers.artifacts import parse_reference
 
     wanted = parse_reference(reference)
     stores = [_store(recording.base) for recording in recordings]

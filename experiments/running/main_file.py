@@ -11,7 +11,7 @@ from typing import Any
 import sacred
 
 from sacristan.ingredients.errors import ConfigError
-from sacristan.observers.provenance.git import lab_git_state
+from sacristan.observers.provenance import lab_git_state
 from sacristan.observers.provenance.sources import imported_sources, is_loose, md5_of, source_name
 from sacristan.old_names import current_name
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import ObserversError
-from sacristan.observers.notifying.messages import (
+from sacristan.observers.notifying import (
     LEVELS,
     Message,
     Sending,
@@ -29,7 +29,7 @@ from sacristan.observers.notifying.messages import (
 )
 from sacristan.observers.record import run_clock
 from sacristan.observers.record.identity import is_anonymous
-from sacristan.observers.record.points.points import POINT, Names
+from sacristan.observers.record.points import POINT, Names
 from sacristan.observers.record.schema import INFO, RUN, read_json_if_whole
 
 __all__ = ["Notifier"]

@@ -25,8 +25,8 @@ from sacred.utils import iterate_flattened
 from sacristan.experiments.running.endings import format_failure
 from sacristan.experiments.running.signals import Terminated
 from sacristan.ingredients.errors import ConfigError, RankError
+from sacristan.ingredients.ranks import Notices, World, world_of
 from sacristan.ingredients.ranks.group import is_of_connection, leave
-from sacristan.ingredients.ranks.world import Notices, World, world_of
 from sacristan.observers.file.recording import recording_of
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.schema import RANKS_FOLDER

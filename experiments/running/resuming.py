@@ -18,7 +18,7 @@ from sacristan.configs.map import abbreviated
 from sacristan.configs.slurm import job_id, requeue
 from sacristan.experiments.running.signals import SAVED_CODE, Terminated
 from sacristan.ingredients.errors import ConfigError, DataError
-from sacristan.ingredients.ranks.world import World
+from sacristan.ingredients.ranks import World
 from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.sacred_form import plain

@@ -103,7 +103,7 @@ def _model_of(config: Mapping[str, Any], preparation: Preparation) -> nn.Module:
     import torch
 
     from sacristan.ingredients.datasets.transforms import shape_after
-    from sacristan.ingredients.losses.building import reading
+    from sacristan.ingredients.losses import reading
     from sacristan.ingredients.models.building import build_model
 
     _, num_outputs = reading(config["loss"]["name"], preparation)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
+from sacristan.observers.artifacts import ArtifactVersion
 from sacristan.observers.artifacts.aliases import LATEST
-from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.media.kinds import Media
 

@@ -30,13 +30,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from sacristan.experiments.running.signals import Terminated
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place, check_whole, of_rank, resume
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError
+from sacristan.ingredients.ranks import World, world_of
 from sacristan.ingredients.ranks.group import ALONE, Ranks
-from sacristan.ingredients.ranks.world import World, world_of
 from sacristan.observers.record.identity import FORK_VARIABLE
 
 __all__ = ["Follower", "LoopLoader", "OfEachRank", "joined_ranks", "start_from", "state_to_start_from"]

@@ -27,7 +27,7 @@ from sacristan.experiments.scripts.loop_parts import (
     start_from,
     state_to_start_from,
 )
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError

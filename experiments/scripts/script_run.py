@@ -236,7 +236,7 @@ def _observers(record_to: str | Path | None) -> list[Any]:
     store = os.environ.get(STORE_VARIABLE, "")
     if not store.startswith(("mongodb://", "mongodb+srv://")):
         return [] if record_to is None else [FileObserver(store or record_to)]
-    from sacristan.observers.mongo.destination import parse_mongo_option
+    from sacristan.observers.mongo import parse_mongo_option
     from sacristan.observers.mongo.observer import MongoObserver
 
     folder = [] if record_to is None else [FileObserver(record_to)]

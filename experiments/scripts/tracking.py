@@ -219,7 +219,7 @@ def _forget(run: TrackedRun) -> None:
 
 def _is_silent() -> bool:
     """Return whether this process is a rank of a launch, such as Lightning's, that does not record."""
-    from sacristan.ingredients.ranks.world import world_of
+    from sacristan.ingredients.ranks import world_of
 
     if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
         return True

@@ -21,7 +21,7 @@ from sacristan.ingredients.models.modules import Freezing, evaluating, freezings
 from sacristan.ingredients.training import TrainingSettings
 
 if TYPE_CHECKING:
-    from sacristan.experiments.training.trainer import Trainer
+    from sacristan.experiments.training import Trainer
 
 __all__ = ["Averaging", "Callback", "Callbacks", "Unfreezing", "implied_callbacks"]
 

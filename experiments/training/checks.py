@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.configs.map import abbreviated
+from sacristan.experiments.training import Task, Trainer
 from sacristan.experiments.training.evaluation import Monitor, Supervised
 from sacristan.experiments.training.meters import check_merges
-from sacristan.experiments.training.trainer import Task, Trainer
 from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.errors import ConfigError, LossError, ModelError
 from sacristan.ingredients.losses.modules import BinaryFocalLoss, FocalLoss

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sacristan.configs.map import abbreviated
-from sacristan.experiments.training.trainer import Trainer
+from sacristan.experiments.training import Trainer
 from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.models.modules import plain_name
 from sacristan.observers.record.files import shown_path

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from sacristan.configs.map import abbreviated
+from sacristan.experiments.training import Trainer
 from sacristan.experiments.training.callbacks import Callback, Callbacks
 from sacristan.experiments.training.diagnosis import non_finite_parameters
-from sacristan.experiments.training.trainer import Trainer
 from sacristan.experiments.training.triage import Triage
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.checkpoints.training_state import capture, resume
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError

@@ -15,7 +15,7 @@ from sacristan.observers.media.kinds import Histogram, Image
 
 if TYPE_CHECKING:
     from sacristan.experiments.running.lab_run import LabRun
-    from sacristan.experiments.training.trainer import Trainer
+    from sacristan.experiments.training import Trainer
 
 __all__ = ["Probing", "Profiling", "make_callbacks"]
 

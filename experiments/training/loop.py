@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.experiments.running.starting_state import check_left, check_waited
+from sacristan.experiments.training import LogScalar, Task, Trainer
 from sacristan.experiments.training.callbacks import Callback, Callbacks, implied_callbacks
 from sacristan.experiments.training.checks import check_parts, check_ranked
 from sacristan.experiments.training.evaluation import Monitor, as_task, evaluate, evaluate_and_predict, predict
@@ -25,12 +26,11 @@ from sacristan.experiments.training.guard import NonFiniteGuard, Recovery
 from sacristan.experiments.training.meters import per_weight
 from sacristan.experiments.training.progress import Speed, StepLog, Stopwatch, TrainingProgress
 from sacristan.experiments.training.ranked import RankedSteps
-from sacristan.experiments.training.trainer import LogScalar, Task, Trainer
 from sacristan.experiments.training.triage import replay_if_asked
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.datasets.batches import Batches, Data
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.models.modules import evaluation_weights, switching
 from sacristan.ingredients.precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.ingredients.errors import ConfigError
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.losses.modules import WeightedLosses
 from sacristan.ingredients.ranks.group import Ranks
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from sacristan.experiments.running.captured_output import terminal
-from sacristan.experiments.training.trainer import Trainer
+from sacristan.experiments.training import Trainer
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Batches
 

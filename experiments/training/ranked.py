@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.configs.map import abbreviated
+from sacristan.experiments.training import Step, Task, Trainer
 from sacristan.experiments.training.evaluation import Supervised
 from sacristan.experiments.training.gradients import LossOf, LossValue, precise
-from sacristan.experiments.training.trainer import Step, Task, Trainer
 from sacristan.ingredients.errors import ConfigError, TrainingError
 from sacristan.ingredients.models.modules import SyncedBatchNorm, sync_batch_norms
 from sacristan.ingredients.precision import parameters_of, recomputes_loss

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sacristan.experiments.running.lab_run import LabRun
     from sacristan.experiments.training.progress import Speed
     from sacristan.ingredients.datasets.batches import Batches, Data
-    from sacristan.ingredients.losses.building import Loss
+    from sacristan.ingredients.losses import Loss
 
 __all__ = [
     "announce",

@@ -24,7 +24,7 @@ from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sacristan.experiments.training.trainer import Trainer
+    from sacristan.experiments.training import Trainer
     from sacristan.ingredients.ranks.group import Ranks
 
 __all__ = ["ShardedSteps"]

@@ -35,11 +35,11 @@ import torch
 from torch import Tensor
 
 from sacristan.experiments.running.commands import INCIDENT, Replayed, bundle_to_replay
+from sacristan.experiments.training import Trainer
 from sacristan.experiments.training.callbacks import Callbacks
 from sacristan.experiments.training.diagnosis import Finding, diagnose, non_finite_gradients, non_finite_parameters
 from sacristan.experiments.training.gradients import grouped
-from sacristan.experiments.training.trainer import Trainer
-from sacristan.ingredients.checkpoints.checkpointer import Checkpointer
+from sacristan.ingredients.checkpoints import Checkpointer
 from sacristan.ingredients.checkpoints.files import check_weights, load_checkpoint, read_file, save_checkpoint
 from sacristan.ingredients.checkpoints.training_state import Place, capture, check_whole, resume
 from sacristan.ingredients.datasets.collating import to_device

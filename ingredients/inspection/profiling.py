@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from sacristan.ingredients.commands import print_table
 from sacristan.ingredients.datasets.batches import Data
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import MixedPrecision, auto_dtype
 
 __all__ = ["PHASES", "Profiled", "StepProfile", "measure", "print_check", "quiet_profile", "unaligned_layers"]

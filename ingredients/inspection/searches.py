@@ -27,7 +27,7 @@ from sacristan.ingredients.config.construct import require
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.datasets.batches import Batches
 from sacristan.ingredients.errors import DeviceError, OptimizerError
-from sacristan.ingredients.losses.building import Loss
+from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.models.modules import evaluating, switching
 from sacristan.ingredients.precision import MixedPrecision, recomputes_loss, with_shares
 

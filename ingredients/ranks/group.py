@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sacristan.ingredients.ranks.world import Notices, World
+from sacristan.ingredients.ranks import Notices, World
 
 if TYPE_CHECKING:
     import torch

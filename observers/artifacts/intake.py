@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, NoReturn
 
-from sacristan.observers.artifacts.version import ArtifactFile, content_path
+from sacristan.observers.artifacts import ArtifactFile, content_path
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.copies import (
     RESUMED_BYTES,

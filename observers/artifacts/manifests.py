@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.artifacts.version import AliasKeeper, ArtifactVersion, from_manifest
+from sacristan.observers.artifacts import AliasKeeper, ArtifactVersion, from_manifest
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import read_regular, sync_folder

@@ -7,7 +7,7 @@
     _artifacts/versions/<name>/aliases/      see `sacristan.observers.artifacts.aliases`
     _artifacts/incoming/                     files that are not complete yet
 
-There are no locks (see `sacristan.observers.artifacts.version`). Without hard links, two processes that log one
+There are no locks (see `sacristan.observers.artifacts`). Without hard links, two processes that log one
 content at the same time may create two versions with the same digest, which is harmless.
 """
 
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.artifacts import ArtifactVersion, check_name, digest_of, parse_reference
 from sacristan.observers.artifacts.aliases import (
     LATEST,
     AliasMoves,
@@ -39,7 +40,6 @@ from sacristan.observers.artifacts.aliases import (
 )
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
 from sacristan.observers.artifacts.manifests import Manifests, checked_metadata
-from sacristan.observers.artifacts.version import ArtifactVersion, check_name, digest_of, parse_reference
 from sacristan.observers.errors import (
     ArtifactDamagedError,
     ArtifactError,

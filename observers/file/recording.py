@@ -21,7 +21,7 @@ from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.folders import RunFolder, artifact_path
 from sacristan.observers.record.interface import Apart, Owned, Pace
 from sacristan.observers.record.media_files import MediaEntry
-from sacristan.observers.record.points.points import is_rewound
+from sacristan.observers.record.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
 from sacristan.observers.record.schema import (
     CONFIG,

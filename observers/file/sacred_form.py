@@ -21,8 +21,8 @@ from sacristan.observers.media.arrays import is_masked_array, is_missing, of_kno
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import MAX_DIGITS, MAX_NOTED_LEVELS, as_text, is_unwritable, storable_integer
 from sacristan.observers.record.object_names import named
+from sacristan.observers.record.points import TICKS_PER_S, few_points
 from sacristan.observers.record.points.intact_points import read_few_points, read_metrics
-from sacristan.observers.record.points.points import TICKS_PER_S, few_points
 from sacristan.observers.record.redaction import hide_passwords
 from sacristan.observers.record.schema import read_names
 

@@ -17,9 +17,9 @@ from typing import Any
 import gridfs
 from pymongo.errors import DuplicateKeyError
 
+from sacristan.observers.artifacts import ArtifactVersion, Reference, from_manifest, parse_reference
 from sacristan.observers.artifacts.aliases import LATEST, Move, Named, is_same, named_at, next_move, present_moves
 from sacristan.observers.artifacts.intake import Incoming
-from sacristan.observers.artifacts.version import ArtifactVersion, Reference, from_manifest, parse_reference
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.documents import content_id
 from sacristan.observers.mongo.layout import Collections, Document, make_alias_indexes

@@ -36,8 +36,8 @@ from typing import Any, BinaryIO
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
+from sacristan.observers.artifacts import ArtifactVersion
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactDamagedError, ArtifactError
 from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.documents import Packer, content_id, files_in, object_id

@@ -31,15 +31,15 @@ import_sacred()
 
 from sacred.observers import MongoObserver as SacredMongoObserver
 
+from sacristan.observers.artifacts import ArtifactVersion
 from sacristan.observers.artifacts.aliases import Named
-from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError, DestinationError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.recording import BeginningObserver, Recording, recording_of
 from sacristan.observers.file.run_file import Beginning
+from sacristan.observers.mongo import Destination, as_run_id, explain
 from sacristan.observers.mongo.aliases import MongoAliases, fetch
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.mongo.destination import Destination, as_run_id, explain
 from sacristan.observers.mongo.layout import Collections, Document, check_collection
 from sacristan.observers.mongo.shipper import LAST_ATTEMPT_S, Shipper
 from sacristan.observers.record.copies import make_shared

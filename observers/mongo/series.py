@@ -2,7 +2,7 @@
 
 Points are appended to a metric's document on the condition that it has exactly the points before them. Points beyond
 `POINTS_PER_DOCUMENT` go into chunks of fixed bounds, each replaced by a longer version: `data` is a sequence of
-`sacristan.observers.record.points.points.POINT` records, `index` numbers the chunks of a metric, and `float_steps` says
+`sacristan.observers.record.points.POINT` records, `index` numbers the chunks of a metric, and `float_steps` says
 that its steps are floats.
 
 Contents of media are stored once. A document of `media` has the entry of `sacristan.observers.record.schema`, with
@@ -32,8 +32,8 @@ from sacristan.observers.mongo.layout import Collections, Document, make_media_i
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.media_files import media_path
+from sacristan.observers.record.points import POINT, POINT_BYTES, TICKS_PER_S, by_name, to_steps
 from sacristan.observers.record.points.intact_points import read_intact_points
-from sacristan.observers.record.points.points import POINT, POINT_BYTES, TICKS_PER_S, by_name, to_steps
 from sacristan.observers.record.schema import MEDIA, POINTS, MetricNames, read_names
 
 __all__ = [

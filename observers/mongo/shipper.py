@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pymongo.errors import PyMongoError
 
+from sacristan.observers.mongo import explain, is_logged_out, is_refusal
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.mongo.destination import explain, is_logged_out, is_refusal
 from sacristan.observers.mongo.series import len_media, len_points
 from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.schema import RUN

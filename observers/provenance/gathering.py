@@ -20,7 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from sacristan.configs.packages import packages_in
-from sacristan.observers.provenance.git import lab_git_state, lab_version
+from sacristan.observers.provenance import lab_git_state, lab_version
 from sacristan.observers.provenance.sources import (
     Libraries,
     OpenedFiles,

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sacristan.observers.provenance.git import commit_of, repository_of
+from sacristan.observers.provenance import commit_of, repository_of
 from sacristan.observers.record.redaction import is_secret_name, redact
 
 __all__ = [

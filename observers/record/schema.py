@@ -27,7 +27,7 @@ Files in a run's folder, including those of Sacred's FileStorageObserver:
                          by that process, append-only
     claims/              the workers that have taken a run from a queue, as `NUMBER.json`; each written once
     notes.json           tags, a note, a display name, verdicts on reproductions and who changed them; replaced whole
-    notified/            the messages about the run that were sent, see `sacristan.observers.notifying.messages`
+    notified/            the messages about the run that were sent, see `sacristan.observers.notifying`
 
 `host` in `run.json` has the machine's name as `hostname` and the user as `user`; runs of earlier versions have no user,
 and those recorded with `--anonymous` neither.

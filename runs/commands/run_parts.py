@@ -27,7 +27,7 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.query.texts import cell_text, count_text, duration_text, value_text
 
 if TYPE_CHECKING:
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
 

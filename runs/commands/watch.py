@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Watch, once or forever."""
     from sacristan.observers.errors import MissingExtraError, NotifyError
-    from sacristan.observers.notifying.messages import finished_after_s, read_addresses
+    from sacristan.observers.notifying import finished_after_s, read_addresses
 
     try:
         after_s = finished_after_s()
@@ -119,7 +119,7 @@ def _print(notice: Notice, *, in_json: bool) -> None:
 
 
 def _test(addresses: list[str]) -> int:
-    from sacristan.observers.notifying.messages import Message, Sending
+    from sacristan.observers.notifying import Message, Sending
 
     problems = Sending(Message("test of Sacristan", "Notifications arrive here."), addresses).problems()
     for problem in problems:

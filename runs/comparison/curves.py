@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points import Series
 from sacristan.runs.comparison.inference import mean_interval
 from sacristan.runs.drawing.curve import X_AXES, Curve, curve_of
 from sacristan.runs.errors import PlotError, StoreAwayError, StoreError

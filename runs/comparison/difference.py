@@ -118,7 +118,7 @@ def _differ_by_mean(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
 
 
 def _summary_of_points(run: Run, name: str) -> dict[str, Any] | None:
-    from sacristan.observers.record.points.points import summarize
+    from sacristan.observers.record.points import summarize
 
     try:
         series = run.metric(name)

@@ -22,7 +22,7 @@ from sacristan.runs.stores.run import Run, points_versions, prefetch
 from sacristan.runs.stores.settings import run_labels
 
 if TYPE_CHECKING:
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
 
 __all__ = ["CurveCache", "ThinCurve", "View", "make_panel", "make_panels"]
 

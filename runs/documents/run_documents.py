@@ -10,7 +10,7 @@ from sacristan.runs.documents.schemas import Others
 from sacristan.runs.query.texts import utc
 
 if TYPE_CHECKING:
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.run import Run
     from sacristan.runs.stores.store import Store
 

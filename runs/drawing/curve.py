@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points import Series
 from sacristan.runs.errors import FilterError, PlotError
 
 __all__ = [

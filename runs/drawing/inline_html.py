@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points import Series
 from sacristan.runs.drawing.curve import (
     COLORS,
     Curve,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas
     from incense import ExperimentLoader as IncenseLoader
 
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.changes import Removed
     from sacristan.runs.stores.store import Store
 

@@ -43,7 +43,7 @@ __all__ = [
     "unquoted",
 ]
 
-# Keys of a metric's summary; see `sacristan.observers.record.points.points.summarize`.
+# Keys of a metric's summary; see `sacristan.observers.record.points.summarize`.
 STATISTICS = (
     "count", "finite", "first", "last", "last_step", "max", "max_step", "mean", "min", "min_step",
 )  # fmt: skip

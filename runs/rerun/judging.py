@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points import Series
 from sacristan.runs.query.flattening import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import count_text, is_number, list_text
 from sacristan.runs.rerun.record import digest_of

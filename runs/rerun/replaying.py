@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
+from sacristan.observers.record.points import Series
 from sacristan.observers.record.points.intact_points import read_metrics
-from sacristan.observers.record.points.points import Series
 from sacristan.observers.record.schema import CONFIG
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch, started

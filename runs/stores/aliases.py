@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from sacristan.configs.nearest import word_suggestion
+from sacristan.observers.artifacts import check_name, parse_reference
 from sacristan.observers.artifacts.aliases import (
     LATEST,
     MAX_TEXT,
@@ -21,7 +22,6 @@ from sacristan.observers.artifacts.aliases import (
     not_an_alias,
     present_moves,
 )
-from sacristan.observers.artifacts.version import check_name, parse_reference
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.record.identity import is_uid
 from sacristan.observers.record.json_text import storable_text

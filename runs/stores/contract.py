@@ -42,8 +42,8 @@ from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun
 from sacristan.runs.stores.content import Content
 
 if TYPE_CHECKING:
-    from sacristan.observers.artifacts.version import ArtifactVersion
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.artifacts import ArtifactVersion
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["NOTED", "PARTS", "UNSENT", "Backend", "Change", "Documents", "RunRow", "StoredRun"]

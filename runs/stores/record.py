@@ -15,8 +15,8 @@ from sacristan.runs.stores.content import Content, Medium
 from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
 
 if TYPE_CHECKING:
-    from sacristan.observers.artifacts.version import ArtifactVersion
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.artifacts import ArtifactVersion
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.changes import Author
 
 __all__ = ["RunRecord", "RunStore"]

@@ -24,7 +24,7 @@ from sacristan.runs.stores.record import RunRecord
 if TYPE_CHECKING:
     import numpy as np
 
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
 
 __all__ = [
     "COLOUR",
@@ -252,7 +252,7 @@ class Run(RunRecord):
 
     @functools.cached_property
     def summary(self) -> dict[str, dict[str, Any]]:
-        """First, last, min, max and so on of every metric; see `observers/record/points/points.py`."""
+        """First, last, min, max and so on of every metric; see `observers/record/points/__init__.py`."""
         summary = self._read_part("summary")
         return {name: value for name, value in summary.items() if isinstance(value, dict)}
 
@@ -261,7 +261,7 @@ class Run(RunRecord):
         info = self._read_part("info")
         if not (names := sorted(set(curves_in(info)) - self.summary.keys())):
             return self.summary
-        from sacristan.observers.record.points.points import summarize
+        from sacristan.observers.record.points import summarize
 
         curves = ((name, _curve_in(info, name)) for name in names)
         return {**self.summary, **{name: summarize(one.values, one.steps) for name, one in curves if one is not None}}

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sacristan.observers.notifying.messages import ABANDONED_S, SENT
+from sacristan.observers.notifying import ABANDONED_S, SENT
 from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import ChangedError, FilterError, StoreError
 from sacristan.runs.stores.contract import UNSENT, Documents
@@ -271,7 +271,7 @@ def _text(text: str) -> str:
 
 
 class Messages:
-    """The messages about the runs of a store, by event; see `sacristan.observers.notifying.messages`.
+    """The messages about the runs of a store, by event; see `sacristan.observers.notifying`.
 
     Every method raises StoreError if the folder or the database cannot be read or written.
     """

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas
 
     from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
     from sacristan.runs.stores.content import StoredArtifact
 
 __all__ = ["NEWEST_FIRST", "Store"]

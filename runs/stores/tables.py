@@ -20,7 +20,7 @@ from sacristan.runs.stores.settings import telling_settings
 if TYPE_CHECKING:
     import pandas
 
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
 
 __all__ = ["DEFAULT_COLUMNS", "HANDFUL", "WHOLE_COLUMNS", "RunList", "census", "curve_frame", "read_rows", "run_frame"]
 

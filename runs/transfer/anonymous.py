@@ -24,7 +24,7 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 from sacristan.observers.record.identity import user_name
-from sacristan.observers.record.points.points import Series
+from sacristan.observers.record.points import Series
 from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query.flattening import entry_at, list_of, mapping_of

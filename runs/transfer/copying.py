@@ -24,14 +24,14 @@ from typing import Any
 
 import numpy as np
 
+from sacristan.observers.artifacts import check_name, is_name
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import check_name, is_name
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import open_regular, relative_path, replacing
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.media_files import media_path
+from sacristan.observers.record.points import POINT, TICKS_PER_S, Series, summarize
 from sacristan.observers.record.points.intact_points import entries_of, has_latest_points
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series, summarize
 from sacristan.observers.record.schema import (
     CLAIMS,
     CONFIG,

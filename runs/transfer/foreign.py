@@ -28,7 +28,7 @@ from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.media_files import MediaFiles
-from sacristan.observers.record.points.points import TICKS_PER_S, Series
+from sacristan.observers.record.points import TICKS_PER_S, Series
 from sacristan.observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER, NOTES, OUTPUT, RUN
 from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
 from sacristan.runs.query.filters import Question

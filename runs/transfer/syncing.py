@@ -15,8 +15,7 @@ import pymongo
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
-from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.mongo.destination import (
+from sacristan.observers.mongo import (
     Destination,
     database_in,
     explain,
@@ -24,6 +23,7 @@ from sacristan.observers.mongo.destination import (
     is_unconfirmed,
     read_destination,
 )
+from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.record.folders import RecordLock, locked
 from sacristan.observers.record.identity import is_alive, last_beat, read_lease, true_status
 from sacristan.observers.record.journal import Journal

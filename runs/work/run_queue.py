@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.mongo import Destination, database_in, read_destination
 from sacristan.observers.mongo.delivery import noted_delivery
-from sacristan.observers.mongo.destination import Destination, database_in, read_destination
 from sacristan.observers.record.folders import locked
 from sacristan.observers.record.journal import Journal
 from sacristan.runs.errors import LaunchError, RunsError, StoreError

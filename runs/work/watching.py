@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sacristan.observers.notifying.messages import LEVELS, Message, Sending, alert_event, event_of_session
+from sacristan.observers.notifying import LEVELS, Message, Sending, alert_event, event_of_session
 from sacristan.runs.errors import StoreAwayError, StoreError
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.flattening import list_of

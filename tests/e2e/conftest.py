@@ -19,8 +19,8 @@ import torch
 
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.observers import read_media, read_metrics, read_table
+from sacristan.observers.record.points import is_rewound
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import is_rewound
 from sacristan.observers.record.schema import read_names
 from tests.processes import DEVNULL, STDOUT, Process
 

@@ -17,8 +17,8 @@ import pytest
 
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.observers import read_metrics
+from sacristan.observers.record.points import POINT
 from sacristan.observers.record.points.intact_points import entries_of, read_all_points, read_points
-from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.schema import read_names
 from tests.processes import DEVNULL, Process, run
 

@@ -12,7 +12,7 @@ from pymongo.errors import BulkWriteError, OperationFailure, WTimeoutError
 
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
-from sacristan.observers.mongo.destination import Destination, explain
+from sacristan.observers.mongo import Destination, explain
 from sacristan.observers.mongo.layout import committed, confirmed, lacks_majority_reads, sent
 from sacristan.runs import ServerError, StoreError, copy, open_store, sync
 from sacristan.runs.stores.mongo.database import errors_of

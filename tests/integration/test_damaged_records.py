@@ -21,7 +21,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import RunsError, StoreError, copy, open_store
 from sacristan.runs.transfer.copying import stage
 

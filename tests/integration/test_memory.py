@@ -33,7 +33,7 @@ def end():
 LOGS_MANY = """
 import json, numpy as np
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 import pymongo
 folder = Path("runs/1")
 folder.mkdir(parents=True)

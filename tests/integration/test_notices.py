@@ -18,7 +18,7 @@ import time
 
 from sacristan.ingredients.errors import RankError
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.world import Notices, world_of
+from sacristan.ingredients.ranks import Notices, world_of
 
 world = world_of(os.environ)
 notices = Notices(world)
@@ -84,9 +84,9 @@ import sys
 
 import torch.distributed as dist
 
-from sacristan.ingredients.ranks import world as module
+from sacristan.ingredients import ranks as module
 from sacristan.ingredients.ranks.group import join
-from sacristan.ingredients.ranks.world import Notices, World
+from sacristan.ingredients.ranks import Notices, World
 
 module._WATCH_S = 0.0  # so that the thread is always asking the store
 

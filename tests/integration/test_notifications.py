@@ -23,15 +23,15 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
-from sacristan.observers import FileObserver, MissingExtraError, MongoObserver, NotifyError
-from sacristan.observers.notifying import messages, sender
-from sacristan.observers.notifying.messages import (
+from sacristan.observers import FileObserver, MissingExtraError, MongoObserver, NotifyError, notifying
+from sacristan.observers.notifying import (
     ABANDONED_S,
     Message,
     Sending,
     SentMessages,
     finished_after_s,
     read_addresses,
+    sender,
 )
 from sacristan.runs import StoreAwayError, copy, open_store
 from sacristan.runs.board.app import create_app
@@ -232,7 +232,7 @@ def read(path):
 
 @pytest.mark.slow
 def test_receiver_that_drips_for_ever_is_left_when_the_time_is_over(monkeypatch, receivers):
-    monkeypatch.setattr(messages, "LIMIT_S", 5.0)
+    monkeypatch.setattr(notifying, "LIMIT_S", 5.0)
     good, dripping = receivers(), receivers("drip")
     addresses = [dripping.address, good.address, "nosuch://x"]
     problems = Sending(Message("title", "text\x1b[0m"), addresses).problems()

@@ -27,7 +27,7 @@ from sacristan.observers import (
     FileObserver,
     MongoObserver,
 )
-from sacristan.observers.artifacts.version import content_path
+from sacristan.observers.artifacts import content_path
 from sacristan.observers.mongo.contents import ArtifactDelivery, Upload, artifact_id
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.documents import content_id

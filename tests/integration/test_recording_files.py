@@ -19,9 +19,9 @@ from sacristan.observers import ArtifactError, FileObserver, MediaError, MongoOb
 from sacristan.observers.errors import MetricError
 from sacristan.observers.record.identity import is_alive, true_status
 from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points import summarize
 from sacristan.observers.record.points.intact_points import read_points
 from sacristan.observers.record.points.point_log import PointLog
-from sacristan.observers.record.points.points import summarize
 from sacristan.observers.record.schema import LIVE
 from sacristan.runs import open_store, reap
 from tests.integration.conftest import HEAD

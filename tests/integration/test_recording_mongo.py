@@ -20,11 +20,11 @@ from pymongo.errors import AutoReconnect
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import DestinationError, FileObserver, MongoObserver, Text, read_metrics
+from sacristan.observers.mongo import Destination, explain
 from sacristan.observers.mongo.delivery import Delivery
-from sacristan.observers.mongo.destination import Destination, explain
 from sacristan.observers.mongo.series import POINTS_PER_CHUNK, POINTS_PER_DOCUMENT
 from sacristan.observers.mongo.shipper import Shipper
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import open_store, sync
 from tests.recording import Flaky, logs_for_ever
 

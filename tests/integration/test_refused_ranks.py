@@ -4,9 +4,8 @@ import pytest
 
 from sacristan.experiments import Experiment
 from sacristan.ingredients import ConfigError, DeviceError, distributed
-from sacristan.ingredients.ranks import group
+from sacristan.ingredients.ranks import World, group
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.world import World
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "RANK": "1", "WORLD_SIZE": "2"}
 

@@ -12,7 +12,7 @@ from sacristan.experiments import Experiment
 from sacristan.experiments.running import launching
 from sacristan.ingredients import ConfigError, Ingredient, LabError, checkpoint, data, distributed, probe, training
 from sacristan.ingredients.checkpoints.files import save_checkpoint
-from sacristan.ingredients.ranks.world import World
+from sacristan.ingredients.ranks import World
 from sacristan.observers import FileObserver
 from sacristan.observers.record.identity import lease
 

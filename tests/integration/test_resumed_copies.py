@@ -16,7 +16,7 @@ import pytest
 
 from sacristan.__main__ import main as runs_command
 from sacristan.observers import ArtifactError, ArtifactStore
-from sacristan.observers.artifacts.version import content_path
+from sacristan.observers.artifacts import content_path
 from sacristan.observers.mongo.contents import send_file
 from sacristan.observers.mongo.documents import content_id
 from sacristan.observers.mongo.layout import Collections, make_run_indexes

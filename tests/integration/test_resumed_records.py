@@ -18,8 +18,8 @@ from sacristan.observers import FileObserver, MongoObserver, ResumeError, Text, 
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.record.folders import is_locked, locked
 from sacristan.observers.record.identity import lease
+from sacristan.observers.record.points import POINT
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import POINT
 from sacristan.observers.record.schema import read_names
 from sacristan.runs import open_store, reap, sync
 

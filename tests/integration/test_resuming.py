@@ -24,7 +24,7 @@ from sacristan.ingredients import (
     seed_globals,
 )
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.models.building import build_model
 from sacristan.ingredients.models.modules import Freezing
 from sacristan.ingredients.optimizer import build_optimizer

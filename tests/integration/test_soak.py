@@ -12,7 +12,7 @@ import pymongo
 import pytest
 
 from sacristan.observers import read_metrics
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 
 SECONDS = float(os.environ.get("SACRISTAN_SOAK_S", "600"))
 POINTS_PER_S = 2_000

@@ -18,7 +18,7 @@ from sacristan.experiments.running.resuming import going_on_later
 from sacristan.experiments.running.signals import SAVED_CODE, Signals
 from sacristan.ingredients import Checkpointer, ConfigError, Data, TensorBatches, checkpoint
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.observers import FileObserver, run_folder
 
 

@@ -38,7 +38,7 @@ from sacristan.observers import (
     Table,
     Text,
 )
-from sacristan.observers.mongo.destination import parse_mongo_option
+from sacristan.observers.mongo import parse_mongo_option
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.media_files import Content
 from sacristan.runs import ChangedError, FilterError, RunNotFoundError, StoreError, Words

@@ -13,7 +13,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
@@ -92,7 +92,7 @@ KILLED = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.optuna_extensions import file_storage

@@ -20,7 +20,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.configs import Map
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.runs import StoreError, SweepError, open_store
 from sacristan.runs.sweeps.agents.agent_process import Agent
 from sacristan.runs.sweeps.agents.trials import AgentOptions

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from sacristan.configs.packages import install_command
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew
 from sacristan.runs.sweeps.agents.trials import AgentOptions

@@ -12,7 +12,7 @@ import time
 import psutil
 import pytest
 
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.observers.record.identity import lease
 from sacristan.runs import open_store
 from sacristan.runs.sweeps.study.home import Place

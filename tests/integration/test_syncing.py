@@ -13,7 +13,7 @@ import pytest
 from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, read_metrics
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.schema import DESTINATION
 from sacristan.runs import StoreError, reap, sync

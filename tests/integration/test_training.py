@@ -27,7 +27,7 @@ from sacristan.ingredients import (
     optimizer,
 )
 from sacristan.ingredients.checkpoints.files import load_checkpoint, save_checkpoint
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.observers import ArtifactStore, FileObserver, Histogram, file_observer, read_media
 
 WINE = {"data.name": "wine", "epochs": 2, "training.log_interval": 1}

@@ -22,7 +22,7 @@ from typing import Any
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.files import open_regular, read_regular
-from sacristan.observers.record.points.points import (
+from sacristan.observers.record.points import (
     CHUNK_POINTS,
     NO_SUMMARIES,
     POINT,

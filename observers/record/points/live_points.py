@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sacristan.observers.record.points.points import SLOT_BYTES, STAMP_SHIFT, TICKS_PER_S, Metric, packed
+from sacristan.observers.record.points import SLOT_BYTES, STAMP_SHIFT, TICKS_PER_S, Metric, packed
 
 __all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Row"]
 

@@ -12,6 +12,7 @@ from typing import Any
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.json_text import as_text
+from sacristan.observers.record.points import POINT, POINT_BYTES, TICKS_PER_S, GrowingSummaries, Metric
 from sacristan.observers.record.points.intact_points import (
     ENTRY_BYTES,
     blocks_in,
@@ -23,7 +24,6 @@ from sacristan.observers.record.points.intact_points import (
 )
 from sacristan.observers.record.points.live_points import HALF_POINTS
 from sacristan.observers.record.points.point_log import ChildPoints, PointLog
-from sacristan.observers.record.points.points import POINT, POINT_BYTES, TICKS_PER_S, GrowingSummaries, Metric
 from sacristan.observers.record.points.rewinding import read_position
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
 

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from sacristan.observers.errors import MetricError
 from sacristan.observers.record.append_file import pwrite
 from sacristan.observers.record.files import BINARY
+from sacristan.observers.record.points import Metric, Names, is_rewound
 from sacristan.observers.record.points.live_points import HALF_POINTS, MAX_METRICS, Half, LivePoints, Row
-from sacristan.observers.record.points.points import Metric, Names, is_rewound
 from sacristan.observers.record.schema import CHILD_POINTS
 
 try:

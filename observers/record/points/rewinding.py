@@ -20,8 +20,8 @@ from typing import Any
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.points import TICKS_PER_S, Names, is_rewound, split_metrics
 from sacristan.observers.record.points.intact_points import read_intact_points, read_metrics
-from sacristan.observers.record.points.points import TICKS_PER_S, Names, is_rewound, split_metrics
 from sacristan.observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
 __all__ = ["Position", "held", "missing_from", "next_step", "num_missing", "read_position", "rewound_files"]

@@ -365,7 +365,7 @@ def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
         return None
     import numpy as np
 
-    from sacristan.observers.record.points.points import summarize
+    from sacristan.observers.record.points import summarize
 
     summary = {}
     for name, series in metrics.items():

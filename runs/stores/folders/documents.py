@@ -29,7 +29,7 @@ from typing import Any
 
 from sacristan.observers.artifacts.aliases import AliasMoves
 from sacristan.observers.artifacts.store import ARTIFACTS
-from sacristan.observers.notifying.messages import SENT, SentMessages
+from sacristan.observers.notifying import SENT, SentMessages
 from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
 from sacristan.observers.record.folders import claimed, locked

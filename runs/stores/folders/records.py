@@ -11,8 +11,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from sacristan.observers.artifacts import ArtifactFile, ArtifactVersion
 from sacristan.observers.artifacts.store import ArtifactStore
-from sacristan.observers.artifacts.version import ArtifactFile, ArtifactVersion
 from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError
 from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular, read_regular
@@ -51,7 +51,7 @@ from sacristan.runs.stores.content import Content, Medium, StoredArtifact, missi
 from sacristan.runs.stores.contract import Backend, R, StoredRun
 
 if TYPE_CHECKING:
-    from sacristan.observers.record.points.points import Series
+    from sacristan.observers.record.points import Series
 
 __all__ = ["FolderRecords", "read_document", "status_of"]
 

@@ -15,7 +15,7 @@ import bson
 import numpy as np
 
 from sacristan.observers.mongo.documents import FILE, exact_time
-from sacristan.observers.record.points.points import POINT, TICKS_PER_S, Series, to_steps
+from sacristan.observers.record.points import POINT, TICKS_PER_S, Series, to_steps
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.flattening import mapping_of
 from sacristan.runs.stores.contract import PARTS, R, StoredRun

@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import ConfigurationError, ConnectionFailure, InvalidURI, PyMongoError
 
 from sacristan.observers.errors import DestinationError
-from sacristan.observers.mongo.destination import Destination, explain, is_unconfirmed
+from sacristan.observers.mongo import Destination, explain, is_unconfirmed
 from sacristan.observers.mongo.layout import Collections, Document
 from sacristan.runs.errors import StoreAwayError, StoreError
 

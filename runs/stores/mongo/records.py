@@ -13,13 +13,13 @@ from typing import Any
 import bson
 
 from sacristan.configs.map import value_at
+from sacristan.observers.artifacts import ArtifactVersion
 from sacristan.observers.artifacts.store import ARTIFACTS
-from sacristan.observers.artifacts.version import ArtifactVersion
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.mongo.aliases import fetch
 from sacristan.observers.mongo.documents import exact_part, exact_time, files_in, object_id, restore, stored_key
 from sacristan.observers.record.identity import true_status
-from sacristan.observers.record.points.points import summarize
+from sacristan.observers.record.points import summarize
 from sacristan.observers.record.schema import RANKS_FOLDER, newer_format
 from sacristan.runs.errors import RemovedError, StoreError
 from sacristan.runs.query.flattening import list_of, mapping_of, mappings_in

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.mongo import Destination, read_destination
 from sacristan.observers.mongo.delivery import noted_delivery
-from sacristan.observers.mongo.destination import Destination, read_destination
 from sacristan.runs.errors import SweepError
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.sweeps.agents.agent_process import work

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.runs.errors import RunsError, StoreAwayError, SweepError, needing_extra
 from sacristan.runs.stores.contract import Backend, Change, Documents

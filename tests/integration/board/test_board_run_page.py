@@ -14,7 +14,7 @@ import pytest
 from sacristan.experiments import Experiment
 from sacristan.observers import Audio, FileObserver, Histogram, Html, Image, Media, PointCloud, Table, Text, Video
 from sacristan.observers.record.media_files import Content
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import copy, open_store
 from tests.integration.board.test_workspace import drawn, panel
 from tests.processes import PIPE, Process

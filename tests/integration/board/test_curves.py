@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import copy, open_store
 from tests.integration.board.test_workspace import (
     DRAWN_STYLES,

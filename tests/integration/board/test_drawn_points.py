@@ -13,7 +13,7 @@ import pytest
 from sacristan.__main__ import main as runs
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import drawn, panel
 

@@ -12,7 +12,7 @@ import pymongo
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import copy, open_store
 from tests.integration.board.test_workspace import panel
 

@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from markupsafe import escape
 
-from sacristan.observers.mongo.destination import Destination
+from sacristan.observers.mongo import Destination
 from sacristan.observers.record.schema import FORMAT
 from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps.spec.definition import Definition

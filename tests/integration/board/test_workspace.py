@@ -13,7 +13,7 @@ import pymongo
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import board
 from sacristan.runs.board.serving import BoardServer
 from sacristan.runs.drawing.curve import Curve, thin

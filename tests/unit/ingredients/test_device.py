@@ -9,7 +9,7 @@ import torch
 from sacristan.experiments import Experiment
 from sacristan.ingredients import ConfigError, DeviceError, device, global_stream
 from sacristan.ingredients.device import check_gpus, choose_device, gpu_of
-from sacristan.ingredients.ranks.world import World
+from sacristan.ingredients.ranks import World
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 
 from sacristan.ingredients.loss import config
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 
 
 def test_config_has_the_arguments_of_build_loss():

@@ -13,7 +13,7 @@ from torch import nn
 from sacristan.configs.packages import install_command
 from sacristan.experiments import Supervised, evaluate, fit
 from sacristan.ingredients import Checkpointer, ConfigError, Loss, LossError
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.losses.measures import Measures, build_measures
 
 # Found, but not imported: each worker collects all tests, and one of them runs these.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sacristan.observers.record.points.points import summarize
+from sacristan.observers.record.points import summarize
 from sacristan.runs import Store, open_store
 
 

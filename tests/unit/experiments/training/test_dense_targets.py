@@ -12,7 +12,7 @@ from sacristan.ingredients.data import ingredient
 from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.preparation import prepare
 from sacristan.ingredients.datasets.targets import VOID
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")

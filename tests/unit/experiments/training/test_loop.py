@@ -23,7 +23,7 @@ from sacristan.ingredients import (
     TrainingError,
 )
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.scheduler import build_schedule
 

@@ -14,7 +14,7 @@ from sacristan.experiments import Supervised, Trainer, evaluate, fit, steps_per_
 from sacristan.experiments.training.gradients import add_gradients
 from sacristan.ingredients import Checkpointer, CheckpointError, LossError, MixedPrecision, TrainingError, seed_globals
 from sacristan.ingredients.checkpoints.files import load_checkpoint, load_weights
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.losses.modules import averaging_of
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.scheduler import build_schedule

@@ -18,7 +18,7 @@ from tqdm import tqdm
 from sacristan.experiments import loop
 from sacristan.experiments.running import captured_output
 from sacristan.experiments.training.progress import TimeLeft, TrainingProgress
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 
 
 @pytest.fixture(autouse=True)

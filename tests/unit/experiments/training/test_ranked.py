@@ -11,9 +11,8 @@ from torch import nn
 from sacristan.experiments import Task, fit
 from sacristan.ingredients import ConfigError, Loss
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.ranks import group
+from sacristan.ingredients.ranks import World, group
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.world import World
 from tests.optimizers import ScheduleFreeSGD
 from tests.ranked_cases import CASES, OWN_SESSIONS, train, train_further, train_in_two_sessions
 from tests.ranks import started_ranks, wait_for_all

@@ -8,7 +8,7 @@ from torch.nn import functional
 from sacristan.experiments import Callback, Supervised, Task, evaluate, fit, predict
 from sacristan.ingredients import Checkpointer, CheckpointError, ConfigError, Loss, LossError, MixedPrecision
 from sacristan.ingredients.checkpoints.files import load_checkpoint
-from sacristan.ingredients.losses.building import build_losses
+from sacristan.ingredients.losses import build_losses
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

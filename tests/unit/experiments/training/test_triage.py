@@ -15,7 +15,7 @@ from sacristan.experiments import Callback, Task, fit
 from sacristan.experiments.running.commands import Replayed, replaying
 from sacristan.experiments.training.triage import like, on_cpu, read_bundle
 from sacristan.ingredients import Checkpointer, CheckpointError, ConfigError, MixedPrecision, TrainingError
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.optimizer import build_optimizer
 from sacristan.ingredients.scheduler import build_schedule
 

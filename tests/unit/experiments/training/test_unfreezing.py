@@ -8,7 +8,7 @@ from torch import nn
 
 from sacristan.experiments import Callback, Task, fit
 from sacristan.ingredients import ModelError
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 from sacristan.ingredients.models.modules import Freezing
 from sacristan.ingredients.optimizer import build_optimizer
 

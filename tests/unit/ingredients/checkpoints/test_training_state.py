@@ -20,8 +20,8 @@ from sacristan.ingredients.checkpoints.training_state import (
     snapshot,
 )
 from sacristan.ingredients.optimizer import build_optimizer
+from sacristan.ingredients.ranks import World
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.world import World
 from sacristan.ingredients.scheduler import build_schedule
 
 CPU = torch.device("cpu")

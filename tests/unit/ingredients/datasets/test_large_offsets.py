@@ -15,7 +15,7 @@ from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.samples import from_arrays
 from sacristan.ingredients.datasets.sources import load_source
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 
 DEFAULTS = ingredient.configurations[0]()
 OFFSET = 1.7e9

@@ -11,8 +11,8 @@ from sacristan.ingredients.datasets.batches import make_batches
 from sacristan.ingredients.datasets.epochs import StructureBatches
 from sacristan.ingredients.datasets.preparation import prepare
 from sacristan.ingredients.datasets.sources import load_source
+from sacristan.ingredients.ranks import World
 from sacristan.ingredients.ranks.group import Ranks
-from sacristan.ingredients.ranks.world import World
 
 SIZE, BATCH = 3, 6
 

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients.inspection.profiling import measure, print_check, unaligned_layers
-from sacristan.ingredients.losses.building import build_loss
+from sacristan.ingredients.losses import build_loss
 
 CPU = torch.device("cpu")
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))

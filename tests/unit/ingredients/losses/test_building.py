@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from sacristan.ingredients import ConfigError, FocalLoss, LossError
-from sacristan.ingredients.losses.building import build_loss, build_losses, check_loss
+from sacristan.ingredients.losses import build_loss, build_losses, check_loss
 from sacristan.ingredients.losses.modules import LOSSES, BinaryFocalLoss, measured_averaging, normalizer
 
 INPUTS = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))

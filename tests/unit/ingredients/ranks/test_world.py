@@ -3,8 +3,8 @@
 import pytest
 
 from sacristan.ingredients import ConfigError
+from sacristan.ingredients.ranks import World, world_of
 from sacristan.ingredients.ranks.group import ALONE, Ranks
-from sacristan.ingredients.ranks.world import World, world_of
 
 MEETING = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "RANK": "1", "WORLD_SIZE": "4"}
 TORCHRUN = {"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "job", "TORCHELASTIC_RESTART_COUNT": "3"}

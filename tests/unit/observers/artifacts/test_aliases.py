@@ -17,8 +17,8 @@ from sacristan.observers import (
     ArtifactNotFoundError,
     ArtifactStore,
 )
+from sacristan.observers.artifacts import content_path
 from sacristan.observers.artifacts.aliases import AliasMoves, Move
-from sacristan.observers.artifacts.version import content_path
 from sacristan.observers.record.copies import clone
 from tests.folders import write_files
 

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sacristan.observers import ArtifactDamagedError, ArtifactError, ArtifactNotFoundError, ArtifactStore, Lineage
+from sacristan.observers.artifacts import content_path
 from sacristan.observers.artifacts.intake import Incoming
-from sacristan.observers.artifacts.version import content_path
 from sacristan.observers.record.identity import new_uid
 from tests.folders import read_files, write_files
 

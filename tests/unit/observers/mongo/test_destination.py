@@ -1,7 +1,7 @@
 import pytest
 
 from sacristan.observers import DestinationError
-from sacristan.observers.mongo.destination import Destination, parse_mongo_option
+from sacristan.observers.mongo import Destination, parse_mongo_option
 
 
 @pytest.mark.parametrize(

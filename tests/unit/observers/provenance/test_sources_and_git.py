@@ -5,8 +5,8 @@ import types
 
 import pytest
 
+from sacristan.observers.provenance import commit_of, lab_git_state, uncommitted_files
 from sacristan.observers.provenance.gathering import packages
-from sacristan.observers.provenance.git import commit_of, lab_git_state, uncommitted_files
 from sacristan.observers.provenance.sources import imported_files, imported_sources, module_files, source_name
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points import POINT_BYTES
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import POINT_BYTES
 from sacristan.observers.record.schema import NAMES, POINTS, VALUES
 
 

@@ -5,8 +5,8 @@ import numpy as np
 from sacristan.observers import read_metrics
 from sacristan.observers.record import schema
 from sacristan.observers.record.journal import Journal
+from sacristan.observers.record.points import POINT_BYTES, summarize
 from sacristan.observers.record.points.intact_points import read_points
-from sacristan.observers.record.points.points import POINT_BYTES, summarize
 from sacristan.observers.record.schema import NAMES, MetricNames, read_json_lines, read_names
 
 

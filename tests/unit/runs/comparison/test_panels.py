@@ -16,7 +16,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.configs.packages import missing_package
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.runs import PlotError, StoreError, open_store
 from sacristan.runs.comparison import panels
 from sacristan.runs.comparison.panels import CurveCache, ThinCurve, View, make_panel, make_panels

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sacristan.observers.provenance.git import lab_git_state
+from sacristan.observers.provenance import lab_git_state
 from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun import restoring
 from sacristan.runs.rerun.record import Record

@@ -11,7 +11,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
-from sacristan.observers.record.points.points import POINT
+from sacristan.observers.record.points import POINT
 from sacristan.observers.record.sealed_zip import SealingStream
 from sacristan.runs import LaunchError, open_store
 from sacristan.runs.rerun.launching import Launch

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sacristan.observers.file.sacred_form import sacred_metrics
+from sacristan.observers.record import points as module
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.points import points as module
-from sacristan.observers.record.points.points import (
+from sacristan.observers.record.points import (
     NO_SUMMARIES,
     POINT,
     SLOT,

@@ -11,7 +11,7 @@ import pytest
 from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.points import intact_points
+from sacristan.observers.record.points import POINT, POINT_BYTES, intact_points
 from sacristan.observers.record.points.intact_points import (
     ENTRY_BYTES,
     blocks_in,
@@ -21,7 +21,6 @@ from sacristan.observers.record.points.intact_points import (
     read_intact_points,
     read_metric,
 )
-from sacristan.observers.record.points.points import POINT, POINT_BYTES
 from sacristan.observers.record.points.rewinding import held, num_missing, read_position
 from sacristan.observers.record.schema import LIVE, POINTS, SUMS, MetricNames
 

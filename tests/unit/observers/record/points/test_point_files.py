@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from sacristan.observers import read_metrics
 from sacristan.observers.record.append_file import AppendFile
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.points import intact_points, live_points
+from sacristan.observers.record.points import POINT, POINT_BYTES, SLOT, SLOT_BYTES, intact_points, live_points
 from sacristan.observers.record.points.intact_points import read_all_points, read_live, read_metric
 from sacristan.observers.record.points.live_points import Half
-from sacristan.observers.record.points.points import POINT, POINT_BYTES, SLOT, SLOT_BYTES
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS
 
 START = 1_700_000_000.0

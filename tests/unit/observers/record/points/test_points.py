@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sacristan.observers.record.journal import Journal
-from sacristan.observers.record.points.points import NO_SUMMARIES, POINT, Summaries, add_to_summaries, summarize
+from sacristan.observers.record.points import NO_SUMMARIES, POINT, Summaries, add_to_summaries, summarize
 
 NAMES = {0: ("a", False), 1: ("b", False), 2: ("a", True), 5: ("c", True)}
 ROW = st.tuples(
