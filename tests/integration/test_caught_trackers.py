@@ -147,6 +147,77 @@ def test_mlflow_reaches_no_server_and_writes_no_folder_unless_it_is_let(tmp_path
         assert curves_of(second) == {"loss": ([3, 4], [7.0, 6.0])}
 
 
+CONTINUED = """
+import mlflow, os
+
+with mlflow.start_run(run_id=os.environ["EARLIER"]) as outer:
+    mlflow.log_metric("loss", 0.5, step=7)
+    for fold in range(2):
+        with mlflow.start_run(nested=True):
+            mlflow.log_param("fold", fold)
+            mlflow.log_metric("loss", fold, step=0)
+print(outer.info.run_id == os.environ["EARLIER"], mlflow.get_run(outer.info.run_id).data.metrics)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("words", [[], ["--also", "mlflow"]], ids=["alone", "also"])
+def test_run_of_an_earlier_process_goes_on_and_nested_runs_without_a_name_are_parts(tmp_path, words):
+    pytest.importorskip("mlflow")
+    variables = {"MLFLOW_TRACKING_URI": str(tmp_path / "mlruns"), "MLFLOW_ALLOW_FILE_STORE": "true"}
+    variables |= {"MLFLOW_DISABLE_TELEMETRY": "true"}
+    earlier = "import mlflow\nwith mlflow.start_run() as run: print(run.info.run_id)"
+    command = [sys.executable, "-c", earlier]
+    id = run(command, cwd=tmp_path, env=os.environ | variables, stdout=PIPE, text=True, cold=True).stdout.strip()
+    done = run_script(tmp_path, CONTINUED, *words, EARLIER=id, **variables)
+    assert (done.returncode, done.stdout) == (0, "True {'loss': 0.5}\n"), done.stderr
+    assert f"mlflow: what an earlier process has logged to run {id} is not recorded" in done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        folds = {f"run_{number}/loss": ([0], [number - 2.0]) for number in (2, 3)}
+        assert curves_of(found) == {"loss": ([7], [0.5]), **folds}
+        assert [found.config[f"run_{number}"]["fold"] for number in (2, 3)] == [0, 1]
+
+
+AUTOLOGGED = """
+import lightning, mlflow, torch
+
+class Net(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch, index):
+        loss = self.layer(batch[0]).square().mean()
+        self.log("train_loss", loss, on_epoch=True, on_step=False)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.25)
+
+mlflow.pytorch.autolog(log_models=False, checkpoint=False)
+trainer = lightning.Trainer(
+    max_epochs=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False,
+    enable_checkpointing=False,
+)
+trainer.fit(Net(), torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 2)), 2))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_autologging_of_mlflow_records_what_lightning_trains(tmp_path):
+    pytest.importorskip("mlflow")
+    pytest.importorskip("lightning")
+    done = run_script(tmp_path, AUTOLOGGED, MLFLOW_DISABLE_TELEMETRY="true")
+    assert done.returncode == 0, done.stderr
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert found.metric("train_loss").steps.tolist() == [0, 1]
+        assert (found.config["optimizer_name"], found.config["lr"], found.config["epochs"]) == ("SGD", 0.25, 2)
+
+
 AIM = """
 import numpy as np
 import aim

@@ -11,6 +11,7 @@ import contextlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,35 @@ def _name(client: type, method: str, call: str, capture: Capture) -> None:
 def _keep_for_now() -> None:
     """Give MLflow one store of runs and one of models, in a folder that is removed when the process ends."""
     from mlflow.store.model_registry.file_store import FileStore as ModelStore
-    from mlflow.store.tracking.file_store import FileStore
     from mlflow.tracking._model_registry.utils import _get_store_registry
     from mlflow.tracking._tracking_service.utils import _tracking_store_registry
 
     folder = tempfile.mkdtemp(prefix="sacristan-mlflow-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     with _allowing_files():
-        runs, models = FileStore(f"{folder}/runs"), ModelStore(f"{folder}/models")
+        runs, models = _store_of_runs(f"{folder}/runs"), ModelStore(f"{folder}/models")
     stores: Any = (_tracking_store_registry, _get_store_registry())
     stores[0].get_store, stores[1].get_store = (lambda *_, **__: runs), (lambda *_, **__: models)
+
+
+def _store_of_runs(folder: str) -> Any:
+    """Return a store where runs of earlier processes, which the script's own store has, begin again under their ids."""
+    from mlflow.store.tracking.file_store import FileStore
+    from mlflow.tracking.fluent import _get_experiment_id
+
+    class Runs(FileStore):  # type: ignore[misc,unused-ignore]  # MLflow may have no types
+        def _find_run_root(self, run_uuid: str, *args: Any, **kwargs: Any) -> Any:
+            found = super()._find_run_root(run_uuid, *args, **kwargs)
+            if found[1] is not None:
+                return found
+            made = self.create_run(_get_experiment_id(), "", int(time.time() * 1000), [], None).info.run_id
+            place = Path(super()._find_run_root(made)[1])
+            notes = place / self.META_DATA_FILE_NAME
+            notes.write_text(notes.read_text().replace(made, run_uuid))
+            place.rename(place.with_name(run_uuid))
+            return super()._find_run_root(run_uuid, *args, **kwargs)
+
+    return Runs(folder)
 
 
 @contextlib.contextmanager

@@ -76,6 +76,7 @@ class OpenRuns:
         """Return the part of the record that a run is; None, and a warning, if its record has ended."""
         found = self._parts.get(id)
         if found is None:  # of an earlier process, such as one that is resumed
+            self._capture.unknown(self._library, f"what an earlier process has logged to run {id}")
             self.begin(id)
             found = self._parts[id]
         if found.record == self._num_records:
