@@ -84,13 +84,15 @@ class SacristanLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        for name, value in metrics.items():
-            if name == "epoch":
-                # Lightning adds it to every group of metrics, several of which may have the same step.
-                if step is not None and step == self._epoch_at:
-                    continue
-                self._epoch_at = step
+        for name, value in self._without_repeated_epoch(metrics, step).items():
             self.run.log_scalar(name, value, step)
+
+    def _without_repeated_epoch(self, metrics: Mapping[str, Any], step: int | None) -> Mapping[str, Any]:
+        """Return metrics without the epoch, which Lightning adds to every group, if the step has it."""
+        if "epoch" not in metrics:
+            return metrics
+        is_repeated, self._epoch_at = step is not None and step == self._epoch_at, step
+        return {name: value for name, value in metrics.items() if name != "epoch" or not is_repeated}
 
     @rank_zero_only
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:

@@ -95,9 +95,9 @@ def split_numbers(values: Mapping[str, Any]) -> tuple[Numbers, dict[str, Any]]:
     numbers, others = Numbers(), {}
     for name, value in values.items():
         number = value
-        if not _is_plain(value) and hasattr(value, "dtype") and getattr(value, "is_cpu", True):
+        if not _is_plain(value):
             try:
-                number = as_number(value)
+                number = as_number(value) if hasattr(value, "dtype") and getattr(value, "is_cpu", True) else None
             except Exception:  # of any object; whoever logs it alone says what is wrong
                 number = None
             if isinstance(value, float) and type(value).__module__ == "numpy":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Container, Iterator, Mapping, MutableMapping
 from pathlib import Path
@@ -160,8 +161,9 @@ class Summary(MutableMapping[str, Any]):
             raise AttributeError(f"summary has no entry {name!r}") from None
 
     def __setitem__(self, name: str, value: Any) -> None:
-        plain = value.item() if getattr(value, "shape", None) == () else value
-        self._info.setdefault("summary", {})[str(name)] = plain
+        with contextlib.suppress(Exception):  # of an object, which may raise anything
+            value = value.item() if getattr(value, "shape", None) == () else value
+        self._info.setdefault("summary", {})[str(name)] = value
 
     __setattr__ = __setitem__
 

@@ -10,6 +10,7 @@ accelerator.end_training()
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,8 +19,11 @@ from accelerate.tracking import GeneralTracker, on_main_process
 from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun
+from sacristan.observers.errors import MediaError
 
 __all__ = ["SacristanTracker"]
+
+_log = logging.getLogger(__name__)
 
 
 class SacristanTracker(GeneralTracker):
@@ -59,13 +63,13 @@ class SacristanTracker(GeneralTracker):
         """Log images: arrays (N, H, W, C), or lists of images, by name."""
         from sacristan.observers.media.kinds import Image, Media
 
-        self._logged.log(
-            {
-                name: [each if isinstance(each, Media) else Image(each) for each in many]
-                for name, many in values.items()
-            },
-            step,
-        )
+        for name, many in values.items():
+            try:
+                images = [each if isinstance(each, Media) else Image(each) for each in many]
+            except (MediaError, TypeError) as error:
+                _log.warning("%s: %s; it is left out", name, error)
+            else:
+                self._logged.log({name: images}, step)
 
     @on_main_process
     def finish(self) -> None:

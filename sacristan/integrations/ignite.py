@@ -68,7 +68,7 @@ class OptimizerParamsHandler(BaseOptimizerParamsHandler):
     def __call__(self, engine: Engine, logger: Any, event_name: Any) -> None:
         prefix = f"{self.tag}/" if self.tag else ""
         values = {
-            f"{prefix}{self.param_name}/group_{number}": float(group[self.param_name])
+            f"{prefix}{self.param_name}/group_{number}": group[self.param_name]
             for number, group in enumerate(self.optimizer.param_groups)
         }
         logger.log(values, engine.state.get_event_attrib_value(event_name))

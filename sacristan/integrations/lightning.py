@@ -60,13 +60,12 @@ class SacristanLogger(LoggerOfRun):
         return None if self.run is None else super().save_dir
 
     @rank_zero_only
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        if self.run is not None:
-            super().log_metrics(metrics, step)
+    def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
+        self._logged.log(self._without_repeated_epoch(metrics, step), step)
 
     @rank_zero_only
     def log_hyperparams(self, params: Mapping[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        given = vars(params) if isinstance(params, Namespace) else params
+        given = vars(params) if isinstance(params, Namespace) else params or {}
         self._logged.update_config({str(name): plain(value) for name, value in given.items()})
 
     @rank_zero_only

@@ -8,7 +8,6 @@ net.fit(X, y)
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +66,7 @@ class SacristanLogger(Callback):
         values = {
             name: value
             for name, value in row.items()
-            if name not in self.keys_ignored_ and not name.endswith(_BEST) and isinstance(value, numbers.Number)
+            if name not in self.keys_ignored_ and not name.endswith(_BEST) and hasattr(type(value), "__float__")
         }
         self.logged_.log(values, int(row["epoch"]))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
+import decimal
 import importlib
 import pickle
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import sacristan
@@ -151,6 +154,68 @@ def test_images_of_accelerate():
         tracker.log_images({"samples": torch.zeros(2, 4, 4, 3)}, step=1)
     accelerator.end_training()
     assert [medium.step for medium in recorded().media] == [1, 1]
+
+
+class Unprintable:
+    def __float__(self):
+        raise RuntimeError
+
+    __repr__ = __float__
+
+
+# Values that are no numbers, or odd ones, by what is recorded of them: the number, None for a text or nothing.
+ODD = {
+    "text": ("fine", None), "none": (None, None), "dict": ({"inner": {"value": 2}}, None), "flag": (True, 1.0),
+    "decimal": (decimal.Decimal("0.5"), 0.5), "infinite": (float("inf"), float("inf")), "huge": (10**400, None),
+    "gradient": (torch.tensor(3.0, requires_grad=True), 3.0), "scalar": (np.array(4.0), 4.0), "one": (np.ones(1), 1.0),
+    "pair": (np.arange(2), None), "meta": (torch.ones((), device="meta"), None), "complex": (1j, None),
+    "object": (Unprintable(), None), "list": ([1, "a"], None), "": (1.0, None),
+}  # fmt: skip
+
+
+def log_by(library, values):
+    """Log values at step 1 by the logger of a library, as it calls that."""
+    module = importlib.import_module(f"sacristan.integrations.{library}")
+    if library == "accelerate":
+        importlib.import_module("accelerate").PartialState(cpu=True)
+        tracker = module.SacristanTracker("digits")
+        tracker.store_init_configuration(values)
+        tracker.log(values, step=1)
+        tracker.log_images({"odd": [np.zeros((2, 2, 2, 2))], "none": None})
+    elif library == "ignite":
+        module.SacristanLogger(name="digits", config=values).log(values, 1)
+    elif library == "lightning":
+        logger = module.SacristanLogger(name="digits")
+        logger.log_hyperparams(None)
+        logger.log_hyperparams(values)
+        logger.log_metrics(values, 1)
+    elif library == "skorch":
+        logger = module.SacristanLogger(name="digits").initialize()
+        logger.on_epoch_end(SimpleNamespace(history=[{**values, "epoch": 1}]))
+    else:
+        state = SimpleNamespace(is_world_process_zero=True, global_step=1)
+        module.SacristanCallback(name="digits").on_log(None, state, None, logs=values)
+
+
+@pytest.mark.filterwarnings("ignore")  # libraries warn of their environment
+@pytest.mark.parametrize(
+    "library",
+    [
+        "accelerate",
+        "ignite",
+        "skorch",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("lightning", "transformers")),
+    ],
+)
+def test_no_value_that_is_logged_ends_a_training(library):
+    pytest.importorskip(library)
+    log_by(library, {name: value for name, (value, _) in ODD.items()})
+    sacristan.finish()
+    found = recorded()
+    prefix = "train/" if library == "transformers" else ""
+    expected = {name: ([1], [number]) for name, (_, number) in ODD.items() if number is not None}
+    assert {name: curve(found, prefix + name) for name in expected} == expected
+    assert found.status == "COMPLETED"
 
 
 @pytest.mark.parametrize("library", ["accelerate", "ignite", "skorch", "transformers"])
