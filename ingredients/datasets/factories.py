@@ -181,8 +181,8 @@ def _dataset(part: Any, where: str) -> Any:
     arrays = array_structure(part, where)
     if arrays is None:
         raise DataError(
-            f"{where}: got a {type(part).__name__}, expected a pair (inputs, targets), a dict or tuple of arrays, a "
-            "dataset with len() and [index], or a dict of these for train, val, test"
+            f"{where}: got a {type(part).__name__}, expected a pair (inputs, targets), a dict or tuple of arrays "
+            "(not of lists), a dataset with len() and [index], or a dict of these for train, val, test"
         )
     return arrays
 

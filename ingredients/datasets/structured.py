@@ -74,13 +74,15 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
 
     64-bit floats become float32, the type of models.
     """
-    leaves = list(_leaves(made)) if isinstance(made, Mapping | tuple | list) else []
-    if not leaves or not all(_is_array(leaf) and np.ndim(leaf) for leaf in leaves):
+    if not isinstance(made, Mapping | tuple | list) or not _has_only_arrays(made):
         return None
-    rows = {len(leaf) for leaf in leaves}
+    arrays = map_arrays(made, _as_array)
+    rows = {len(leaf) for leaf in _leaves(arrays)}
+    if not rows:
+        return None
     if len(rows) > 1:
         raise DataError(f"{where}: got arrays of {sorted(rows)} rows, expected one row per sample in each")
-    return ArrayStructure(map_arrays(made, _as_array))
+    return ArrayStructure(arrays)
 
 
 def structured_source(
@@ -260,6 +262,12 @@ def add_content(total: Any, value: Any) -> None:
 def _add_array(total: Any, array: np.ndarray) -> None:
     total.update(f"{array.dtype.str} {array.shape}".encode())
     total.update(np.ascontiguousarray(array).data if array.dtype.kind in "biufc" else repr(array.tolist()).encode())
+
+
+def _has_only_arrays(made: Any) -> bool:
+    if isinstance(made, Mapping | tuple | list):
+        return all(map(_has_only_arrays, made.values() if isinstance(made, Mapping) else made))
+    return _is_array(made) and np.ndim(made) > 0
 
 
 def _leaves(made: Any) -> Iterator[Any]:

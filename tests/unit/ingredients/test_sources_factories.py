@@ -185,7 +185,10 @@ def test_factory_of_an_empty_dataset_has_no_samples():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("number", r"got a int, expected a pair \(inputs, targets\), a dict or tuple of arrays, a dataset with"),
+        (
+            "number",
+            r"got a int, expected a pair \(inputs, targets\), a dict or tuple of arrays \(not of lists\), a",
+        ),
         ("two_arrays_and_a_number", r"got a tuple, expected a pair \(inputs, targets\)"),
         ("uneven_arrays", r"got arrays of \[4, 6\] rows, expected one row per sample in each"),
         ("uneven_rows", r"got rows of different lengths, expected arrays; return a dataset, and pad with data.collate"),

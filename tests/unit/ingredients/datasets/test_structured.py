@@ -15,6 +15,7 @@ from sacristan.ingredients.datasets.collating import IGNORED, tensors_of
 from sacristan.ingredients.datasets.factories import from_factory
 from sacristan.ingredients.datasets.preparation import prepare, prepare_alike
 from sacristan.ingredients.datasets.sources import describe
+from sacristan.ingredients.datasets.structured import array_structure
 
 DEFAULTS = ingredient.configurations[0]()
 CPU = torch.device("cpu")
@@ -216,6 +217,23 @@ def test_dict_of_arrays_is_a_structure():
         "action": (4, 2),
         "reward": (4,),
     }
+
+
+def test_structure_is_of_arrays_alone():
+    two = array_structure([np.zeros((5, 2)), {"a": (np.zeros(5, np.int64),)}], "where")
+    assert (len(two), two.nbytes) == (5, 5 * 2 * 4 + 5 * 8)
+    assert two[1:3][0].shape == (2, 2)
+    with pytest.raises(DataError, match=r"where: got arrays of \[4, 5\] rows"):
+        array_structure((np.zeros(5), np.zeros(4)), "where")
+    for other in ([1, 2, 3], (1, 2), [np.zeros(3), "text"], (np.zeros(3), [0, 1, 0]), [], {}, np.zeros(3), "text"):
+        assert array_structure(other, "where") is None
+
+
+def test_pair_of_lists_is_no_structure_but_inputs_and_targets():
+    lists = [[1.0, 2.0], [3.0, 4.0]], [0, 1]
+    assert from_factory(lists, "data.name").inputs.tolist() == lists[0]
+    with pytest.raises(DataError, match=r"got a tuple, expected .* tuple of arrays \(not of lists\), a dataset with"):
+        from_factory(lists, "data.name", task="custom")
 
 
 def test_parts_of_arrays_are_joined_and_kept_apart():

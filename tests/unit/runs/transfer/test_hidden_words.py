@@ -245,3 +245,26 @@ def test_large_output_is_searched_in_pieces(hidden, monkeypatch, tmp_path):
     (found,) = hidden.found_in(tmp_path / "large.zip")
     assert found.startswith("large.zip/b.txt.gz/b.txt")
     assert sum(hidden.unsearched.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "part"),
+    [
+        ("a.txt", b"words", ""),
+        ("a.gz", gzip.compress(b"words"), ""),
+        ("a.pdf", b"%PDF-1.7", None),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "pixels"),
+        ("a.jpg", b"\xff\xd8\xff\xe0", "pixels"),
+        ("a.webm", b"\x1aE\xdf\xa3\0", "pixels and sounds"),
+        ("a.mp4", b"\0\0\0\x18ftypmp42", "pixels and sounds"),
+        ("a.flac", b"fLaC\0", "sounds"),
+        ("a.npy", b"\x93NUMPY\x01\0", "numbers"),
+        ("a.pkl", b"\x80\x04\x95", "numbers"),
+        ("net.safetensors", b"\0\x01\xff", "numbers"),
+        ("net/data/0", b"\0\x01\xff", "numbers"),
+        ("a.bin", b"\0\x01\xff", None),
+        ("a.bin", b"ftyp\xff\0\x01", None),
+    ],
+)
+def test_part_of_a_file_that_is_not_searched_is_named_by_its_first_bytes(name, data, part):
+    assert packed_files.part_left(name, data) == part
