@@ -153,7 +153,7 @@ note("interpreter")
 import sacristan.experiments
 before("imports", sacristan.experiments.Experiment, "run_commandline")
 before("config", sacristan.experiments.running.main_file.MainFile, "provenance")
-after("recording", sacristan.experiments.running.lab_run.LabRun, "_execute_pre_run_hooks")
+after("recording", sacristan.experiments.running.LabRun, "_execute_pre_run_hooks")
 sys.argv = ["exp.py"]
 runpy.run_path("exp.py", run_name="__main__")
 """

@@ -21,7 +21,7 @@ from sacristan.configs.importing import pause_collection, resume_collection
 pause_collection()
 try:
     from sacristan import ingredients  # noqa: F401 - first, because it imports sacred without its warning
-    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running import LabRun
     from sacristan.experiments.running.signals import Terminated
     from sacristan.experiments.scripts.capturing import capture
 

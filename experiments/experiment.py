@@ -19,10 +19,9 @@ from sacristan.configs.files import find_file
 from sacristan.configs.importing import pause_collection, resume_collection
 from sacristan.configs.nearest import suggestion
 from sacristan.configs.standard_streams import OutputError, checked_output, open_standard_streams
-from sacristan.experiments.running import commands
+from sacristan.experiments.running import LabRun, commands
 from sacristan.experiments.running.command_line import check_command_line, settings_in, split_shown_words
 from sacristan.experiments.running.endings import ending_of, show_next_steps
-from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.launching import Launcher
 from sacristan.experiments.running.main_file import MainFile
 from sacristan.experiments.running.one_run import only_run

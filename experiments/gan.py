@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from sacristan.configs import Map
 from sacristan.experiments import supervised
 from sacristan.experiments.experiment import Experiment
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.ingredients import (
     ConfigError,
     DataError,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from sacristan.configs import Map, to_plain
 from sacristan.experiments.experiment import Experiment
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.ingredients.config.construct import build, check_options, import_object, is_dotted_path, require
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers import run_folder

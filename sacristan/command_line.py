@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import io
 import os
 import runpy
@@ -33,6 +33,19 @@ READY = {
     "gan": "train a generative adversarial network on images",
     "lightning": "train a LightningModule",
 }
+
+_NEXT = """\
+Train, look at the settings, follow the recipe, look at the runs, test:
+  python {script}
+  python {script} print_config
+  python {script} with {recipe}
+  sacristan ls
+  {test}
+"""
+_NEXT_OF_PROJECT = """\
+Go there and commit it; README.md says how to install it elsewhere.
+  cd {name} && git add . && git commit -m 'Start {name}'
+"""
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -142,7 +155,7 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
         description = f"{help[0].upper()}{help[1:]}."
         command = commands.add_parser(name, help=help, description=description, is_listed=is_listed)
         if not is_listed:
-            loaded = importlib.import_module("sacristan.new") if name == "new" else load(home)
+            loaded: Any = _New if name == "new" else load(home)
             if name != "new":
                 add_store(command)
             loaded.add_arguments(command)
@@ -150,3 +163,48 @@ def make_parser(words: Collection[str] | None = None) -> argparse.ArgumentParser
     for name, help in {"run": _RUN, **READY}.items():  # run before anything is parsed
         commands.add_parser(name, help=help, is_listed=True)
     return parser
+
+
+class _New:
+    """`sacristan new`: write an experiment, or a project, to start from."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add the arguments of the command."""
+        parser.add_argument("name", metavar="NAME", help="its name: letters, digits and underscores")
+        parser.add_argument(
+            "--project", action="store_true", help="create a folder NAME: a git repository with its own package"
+        )
+
+    @staticmethod
+    def main(arguments: argparse.Namespace) -> int:
+        """Write the files, and print what to do with them."""
+        from sacristan.experiments.new import write_experiment, write_project
+        from sacristan.ingredients.errors import LabError
+        from sacristan.runs.commands.terminal.text import print_to_stderr
+
+        write = write_project if arguments.project else write_experiment
+        try:
+            paths = write(arguments.name, Path.cwd())
+        except LabError as error:
+            raise RunsError(str(error)) from error
+        except KeyboardInterrupt:
+            print_to_stderr("error: interrupted; nothing was written")
+            return 130
+        _print_next(arguments.name, paths, is_project=arguments.project)
+        return 0
+
+
+def _print_next(name: str, paths: Sequence[Path], *, is_project: bool) -> None:
+    if is_project:
+        print(f"Wrote {name}/, a git repository with {len(paths)} files.")
+        print(_NEXT_OF_PROJECT.format(name=name), end="")
+        print(_NEXT.format(script="exp.py", recipe=f"recipes/{name}.yaml", test=_test_command("")), end="")
+    else:
+        print(f"Wrote {', '.join(path.name for path in paths)}.")
+        print(_NEXT.format(script=f"{name}.py", recipe=f"{name}.yaml", test=_test_command(f" test_{name}.py")), end="")
+
+
+def _test_command(files: str) -> str:
+    command = f"python -m pytest{files}"
+    return command if importlib.util.find_spec("pytest") else f"pip install pytest && {command}"

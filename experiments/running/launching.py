@@ -17,12 +17,11 @@ from sacred.observers import SlackObserver, TelegramObserver
 
 from sacristan.configs import to_plain
 from sacristan.configs.files import find_file
-from sacristan.experiments.running import commands, strictness
+from sacristan.experiments.running import LabRun, commands, strictness
 from sacristan.experiments.running.captured_output import remember_terminal
 from sacristan.experiments.running.command_line import beat_interval_s
 from sacristan.experiments.running.commands import check_words, config_of_bundle
 from sacristan.experiments.running.computed_config import Aliases, ComputedConfig, origins
-from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.main_file import MainFile
 from sacristan.experiments.running.one_run import check_nested, given_back
 from sacristan.experiments.running.ranks import check_same_config, meet, own_world, publish_config

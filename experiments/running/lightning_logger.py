@@ -18,7 +18,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 
 from sacristan.configs.nearest import misspelt
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.file.sacred_form import plain
 

@@ -30,7 +30,7 @@ import wrapt
 from sacred.utils import SacredInterrupt
 
 from sacristan.configs.packages import entry_points
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.running.logged_values import Numbers
 from sacristan.experiments.scripts.loggers import LOGGERS
 from sacristan.experiments.scripts.parsers import PARSERS

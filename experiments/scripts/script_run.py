@@ -20,8 +20,8 @@ from sacred.stdout_capturing import get_stdcapturer
 from sacred.utils import SacredInterrupt
 
 from sacristan.configs.packages import find_package, version
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.running.captured_output import capturing_in_order
-from sacristan.experiments.running.lab_run import LabRun
 from sacristan.experiments.running.main_file import MainFile, module_of
 from sacristan.experiments.running.resuming import folder_to_start
 from sacristan.experiments.running.trial import take_trial

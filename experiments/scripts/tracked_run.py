@@ -13,7 +13,7 @@ from sacristan.experiments.scripts.history import History, LogWriter, MetricRule
 from sacristan.experiments.scripts.settings import Settings, Summary
 
 if TYPE_CHECKING:
-    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running import LabRun
     from sacristan.experiments.scripts.artifact import Artifact, UsedArtifact
     from sacristan.experiments.scripts.own_loop import LoopState
     from sacristan.experiments.scripts.session import Session

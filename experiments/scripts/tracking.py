@@ -35,7 +35,7 @@ from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import CONFIG, NOTES, RUN, read_json_if_whole
 
 if TYPE_CHECKING:
-    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running import LabRun
     from sacristan.experiments.scripts.session import Session
 
 __all__ = [

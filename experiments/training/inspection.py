@@ -14,7 +14,7 @@ from sacristan.ingredients.inspection.profiling import StepProfile
 from sacristan.observers.media.kinds import Histogram, Image
 
 if TYPE_CHECKING:
-    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running import LabRun
     from sacristan.experiments.training import Trainer
 
 __all__ = ["Probing", "Profiling", "make_callbacks"]

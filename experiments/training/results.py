@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from sacristan.experiments.running.lab_run import LabRun
+    from sacristan.experiments.running import LabRun
     from sacristan.experiments.training.progress import Speed
     from sacristan.ingredients.datasets.batches import Batches, Data
     from sacristan.ingredients.losses import Loss

@@ -16,7 +16,7 @@ from typing import Any
 
 from accelerate.tracking import GeneralTracker, on_main_process
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun
 from sacristan.observers.errors import MediaError

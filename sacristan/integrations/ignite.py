@@ -16,7 +16,7 @@ from typing import Any
 from ignite.engine import Engine
 from ignite.handlers.base_logger import BaseLogger, BaseOptimizerParamsHandler, BaseOutputHandler
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun
 

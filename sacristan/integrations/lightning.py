@@ -16,7 +16,7 @@ from typing import Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.running.lightning_logger import SacristanLogger as LoggerOfRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.scripts import tracking
 from sacristan.experiments.scripts.history import LogWriter, flat
 from sacristan.experiments.scripts.tracked_run import TrackedRun

@@ -13,7 +13,7 @@ from typing import Any
 
 from skorch.callbacks import Callback
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun
 

@@ -13,7 +13,7 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.integrations import rewrite_logs
 
-from sacristan.experiments.running.lab_run import LabRun
+from sacristan.experiments.running import LabRun
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.integrations.runs import LoggedRun
 from sacristan.observers.file.sacred_form import plain

@@ -65,7 +65,7 @@ def test_traceback_shows_the_lines_of_the_user_alone(failing):
 
 def test_traceback_with_debug_shows_all(failing):
     said = "\n".join(failing("--debug"))
-    assert "lab_run.py" in said
+    assert "running/__init__.py" in said
     assert "captured_function.py" in said
     assert "left out" not in said
 
@@ -73,7 +73,7 @@ def test_traceback_with_debug_shows_all(failing):
 def test_traceback_of_an_invalid_config_has_its_settings(failing):
     said = failing("unfit")
     assert "  part.level=0" in said
-    assert not any("lab_run.py" in line for line in said)
+    assert not any("running/__init__.py" in line for line in said)
 
 
 def test_failure_of_the_lab_itself_keeps_the_line_that_raised():

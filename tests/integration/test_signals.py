@@ -17,8 +17,8 @@ import pytest
 import sacred.run
 from sacred.observers import RunObserver
 
-from sacristan.experiments import Experiment, Terminated
-from sacristan.experiments.running import lab_run, recorder, signals
+from sacristan.experiments import Experiment, Terminated, running
+from sacristan.experiments.running import recorder, signals
 from tests.recording import logs_for_ever
 
 NAMES = ("SIGTERM", "SIGINT", "SIGHUP")
@@ -72,7 +72,7 @@ def test_signals_while_a_process_starts_end_it(tmp_path, start, count):
 
 # ---------------------------------------------------------------------- at every step of the code that runs a run
 
-FILES = {module.__file__ for module in (sacred.run, lab_run, recorder, signals)}
+FILES = {module.__file__ for module in (sacred.run, running, recorder, signals)}
 OPCODES = {signals.__file__}
 
 

@@ -78,7 +78,7 @@ FLOORS = [
     "experiments.supervised",
     "experiments.finetune experiments.gan experiments.language_model experiments.lightning"
     " experiments.probe experiments.segment experiments.tabular experiments.text",
-    "sacristan new",
+    "sacristan",
     "command_line",
     "__main__",
     "experiments.__main__ runs.__main__",
