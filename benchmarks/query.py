@@ -25,13 +25,13 @@ from query_data import BEST, COLUMNS, PAGE, config_of, long_metric, measure, pri
 
 from sacristan import runs
 from sacristan.runs.query.filters import Question
+from sacristan.runs.query.index import Index
 from sacristan.runs.query.index.fields import decode, fields_of, read_documents
-from sacristan.runs.query.index.index import Index
 
 ROOT = Path(__file__).resolve().parent.parent
 LIST = (
     "import sys; from sacristan.runs.query.filters import Question\n"
-    "from sacristan.runs.query.index.index import Index\n"
+    "from sacristan.runs.query.index import Index\n"
     "with Index(sys.argv[1]) as index:\n"
     "    index.update()\n"
     f"    rows = index.answer(Question.of(sort='-start_time', limit=50, columns={COLUMNS}))\n"

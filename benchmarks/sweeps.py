@@ -32,13 +32,13 @@ sys.path.insert(0, str(LAB))
 
 from sacristan.observers.mongo import Destination
 from sacristan.runs.rerun.launching import Launch
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.agent_process import Agent
 from sacristan.runs.sweeps.agents.engines import Engine
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.work.warm import WarmPython
 
 PACKAGES = ("numpy", "sacred", "sacred.observers", "sacred.commandline_options")
@@ -258,7 +258,7 @@ def plain_processes(number: int, trials: int) -> float:
 def workers(trials: int) -> None:
     """Print how many trials a second two agents do, against one, and two plain processes against one."""
     from sacristan.runs.sweeps.agents.engines import supervise
-    from sacristan.runs.work.worker import divided_threads
+    from sacristan.runs.work import divided_threads
 
     with laboratory() as folder:
         place = Place(folder / "my_runs")

@@ -51,7 +51,7 @@ suppress_warnings = ["ref.python", "misc.highlighting_failure"]
 def write_api_pages(app: Any) -> None:
     """Write a page for each public name, one for each package that lists them, and one of the keys of JSON."""
     from sacristan.runs.commands import reasons_without_json, schemas
-    from sacristan.runs.documents.schemas import reference_page
+    from sacristan.runs.documents import reference_page
 
     API.mkdir(exist_ok=True)
     pages: dict[Path, str] = {}

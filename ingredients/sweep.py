@@ -23,10 +23,10 @@ from sacristan.ingredients.config.ingredient import Ingredient
 from sacristan.ingredients.errors import ConfigError
 
 if TYPE_CHECKING:
+    from sacristan.runs.sweeps import Definition
+    from sacristan.runs.sweeps.agents import AgentOptions
     from sacristan.runs.sweeps.agents.engines import Engine
-    from sacristan.runs.sweeps.agents.trials import AgentOptions
-    from sacristan.runs.sweeps.spec.definition import Definition
-    from sacristan.runs.sweeps.spec.spec import Spec
+    from sacristan.runs.sweeps.spec import Spec
     from sacristan.runs.sweeps.study.home import Place
 
 __all__ = ["ingredient"]
@@ -135,7 +135,7 @@ def agent(_config: Map, _run: Any) -> int:
     check_config(_config)
     with _errors():
         from sacristan.runs.sweeps.agents.commands import join_sweep
-        from sacristan.runs.work.worker import divided_threads
+        from sacristan.runs.work import divided_threads
 
         place, id = _place(_run), _id(_config)
         environment = {**divided_threads(_config.workers), **_workers(_config)[0]}
@@ -170,7 +170,7 @@ def best(_config: Map, _run: Any) -> dict[str, Any] | None:
     check_config(_config)
     with _errors():
         from sacristan.runs.sweeps.agents.commands import best_trials
-        from sacristan.runs.work.worker import divided_threads
+        from sacristan.runs.work import divided_threads
 
         place, workers = _place(_run), _workers(_config)
 
@@ -223,7 +223,7 @@ def _place(run: Any) -> Place:
 
 
 def _spec(config: Map) -> Spec:
-    from sacristan.runs.sweeps.spec.spec import read_over, read_spec
+    from sacristan.runs.sweeps.spec import read_over, read_spec
 
     if (config.spec is None) == (config.over is None):
         got = "neither" if config.spec is None else "both"
@@ -262,7 +262,7 @@ def _settings(run: Any) -> tuple[str, ...]:
 
 
 def _definition(config: Map, run: Any, spec: Spec) -> Definition:
-    from sacristan.runs.sweeps.spec.definition import Definition
+    from sacristan.runs.sweeps import Definition
 
     info = run.experiment_info
     options = run.meta_info["options"]
@@ -296,7 +296,7 @@ def _id(config: Map) -> str:
 
 def _spec_of(place: Place, id: str) -> Spec:
     """Return the spec of a sweep that was started elsewhere."""
-    from sacristan.runs.sweeps.spec.spec import spec_of
+    from sacristan.runs.sweeps.spec import spec_of
 
     with contextlib.closing(place.home(id)) as home:
         return spec_of(home.definition())
@@ -304,7 +304,7 @@ def _spec_of(place: Place, id: str) -> Spec:
 
 def _workers(config: Map) -> list[dict[str, str]]:
     """Return the variables of each agent's runs: a GPU for each, shared by `workers_per_gpu`."""
-    from sacristan.runs.work.worker import visible_gpus
+    from sacristan.runs.work import visible_gpus
 
     gpus = visible_gpus(os.environ)
     if not gpus:
@@ -322,7 +322,7 @@ def _engine(config: Map) -> Engine:
 
 
 def _agent_options(config: Map, run: Any, place: Place, spec: Spec, environment: Mapping[str, str]) -> AgentOptions:
-    from sacristan.runs.sweeps.agents.trials import AgentOptions
+    from sacristan.runs.sweeps.agents import AgentOptions
 
     deadline = None if spec.budget_s is None else time.time() + spec.budget_s
     database = run.launch_options.get("--mongo_db")

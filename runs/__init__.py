@@ -79,8 +79,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
+    from sacristan.runs.comparison import Difference, diff
     from sacristan.runs.comparison.comparing import Comparison, compare
-    from sacristan.runs.comparison.difference import Difference, diff
     from sacristan.runs.comparison.reports import write_report
     from sacristan.runs.errors import (
         ArchiveError,
@@ -101,17 +101,17 @@ if TYPE_CHECKING:
         StoreError,
         SweepError,
     )
-    from sacristan.runs.notebooks.experiment_loader import ExperimentLoader, incense
+    from sacristan.runs.notebooks import ExperimentLoader, incense
     from sacristan.runs.query.conditions import Words
     from sacristan.runs.rerun.reproducing import Reproduction, reproduce
     from sacristan.runs.rerun.resuming import fork, resume
     from sacristan.runs.rerun.verdict import Tolerance, Verdict
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.changes import Removed
     from sacristan.runs.stores.content import Content, Fetched, Medium, fetch
     from sacristan.runs.stores.opening import open_store
     from sacristan.runs.stores.operations import Copied
     from sacristan.runs.stores.run import Run
-    from sacristan.runs.stores.store import Store
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
     from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
@@ -123,9 +123,9 @@ else:
     _NAMES = {
         "sacristan.observers.record.points": "Series",
         "sacristan.runs.comparison.comparing": "Comparison compare",
-        "sacristan.runs.comparison.difference": "Difference diff",
+        "sacristan.runs.comparison": "Difference diff",
         "sacristan.runs.comparison.reports": "write_report",
-        "sacristan.runs.notebooks.experiment_loader": "ExperimentLoader incense",
+        "sacristan.runs.notebooks": "ExperimentLoader incense",
         "sacristan.runs.query.conditions": "Words",
         "sacristan.runs.rerun.reproducing": "Reproduction reproduce",
         "sacristan.runs.rerun.resuming": "fork resume",
@@ -135,7 +135,7 @@ else:
         "sacristan.runs.stores.content": "Content Fetched Medium fetch",
         "sacristan.runs.stores.opening": "open_store",
         "sacristan.runs.stores.run": "Run",
-        "sacristan.runs.stores.store": "Store",
+        "sacristan.runs.stores": "Store",
         "sacristan.runs.transfer.archives": "Exported export_runs import_runs",
         "sacristan.runs.transfer.copying": "copy",
         "sacristan.runs.transfer.targets": "ExportedRun export_to",

@@ -15,7 +15,7 @@ from typing import Any, cast
 from sacristan.configs.nearest import word_suggestion
 from sacristan.configs.standard_streams import OutputError, checked_output, hold_standard_descriptors
 from sacristan.runs.commands import COMMANDS, GROUPS, load, name_of
-from sacristan.runs.commands.terminal.arguments import Parser, add_store
+from sacristan.runs.commands.terminal import Parser, add_store
 from sacristan.runs.errors import RunsError
 
 __all__ = ["make_parser", "run_command"]

@@ -19,12 +19,10 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers import ArtifactStore, ArtifactVersion, Series
-from sacristan.observers.record.identity import true_status
+from sacristan.observers.record.identity import last_sign, true_status
 from sacristan.runs import Content, Removed, StoreAwayError, StoreError, Words, open_store
+from sacristan.runs.query import DURATION, LEFT_OUT, dotted, duration_s, entry_at, full_name, is_searchable, mapping_of
 from sacristan.runs.query.filters import AllOf, Condition, Filter, Not, Question, holds, in_order, texts_to_search
-from sacristan.runs.query.flattening import dotted, entry_at, mapping_of
-from sacristan.runs.query.names import LEFT_OUT, full_name, is_searchable
-from sacristan.runs.query.times import DURATION, duration_s, last_sign
 from sacristan.runs.stores.changes import Added, Discarded, StagedRun, discarder
 from sacristan.runs.stores.content import StoredArtifact
 from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun

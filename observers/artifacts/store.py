@@ -40,21 +40,18 @@ from sacristan.observers.artifacts.aliases import (
 )
 from sacristan.observers.artifacts.intake import Incoming, make_read_only, take_tree
 from sacristan.observers.artifacts.manifests import Manifests, checked_metadata
-from sacristan.observers.errors import (
-    ArtifactDamagedError,
-    ArtifactError,
-    ArtifactMovedError,
-    ArtifactNotFoundError,
-)
+from sacristan.observers.errors import ArtifactDamagedError, ArtifactError, ArtifactMovedError, ArtifactNotFoundError
 from sacristan.observers.record.copies import CopyProgress, make_shared
 from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.folders import claimed
 
-__all__ = ["ARTIFACTS", "ArtifactStore", "Lineage"]
+__all__ = ["ARTIFACTS", "RELATIONS", "ArtifactStore", "Lineage"]
 
 _log = logging.getLogger(__name__)
 
 ARTIFACTS = "_artifacts"
+# Lists of artifact versions in the record of a run, and the marks of its relation to them.
+RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 # Before the name of a content that is about to be deleted.
 _ASIDE = ".removing-"
 

@@ -10,7 +10,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping, MutableMapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -36,6 +36,7 @@ __all__ = [
     "is_time",
     "is_uid",
     "last_beat",
+    "last_sign",
     "lease",
     "new_uid",
     "parent_uid",
@@ -225,6 +226,22 @@ def last_beat(lease: Mapping[str, Any]) -> datetime | None:
         if is_time(lease.get(name)):
             return datetime.fromtimestamp(lease[name], UTC).replace(tzinfo=None)
     return None
+
+
+def last_sign(status: Any, lease: Any) -> datetime | None:
+    """Return when a run without a recorded end was last known to be alive.
+
+    That is the last heartbeat of a dead run, the present of a running one, None for any other status.
+    """
+    beat = last_beat(lease) if isinstance(lease, Mapping) else None
+    if status == "DEAD":
+        return beat
+    if status != "RUNNING":
+        return None
+    if beat is None or not is_time(lease.get("heartbeat")):
+        return datetime.now(UTC).replace(tzinfo=None)
+    # Wall time counts only since the heartbeat: the clock may have been set before it.
+    return beat + timedelta(seconds=max(0.0, time.time() - lease["heartbeat"]))
 
 
 def is_time(value: Any) -> TypeGuard[float]:

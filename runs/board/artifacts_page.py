@@ -25,7 +25,7 @@ from sacristan.runs.board.visits import Visit, json_response, look_again_s, page
 from sacristan.runs.comparison.comparing import better_text
 from sacristan.runs.documents.versions import command_of
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreError
-from sacristan.runs.query.flattening import dotted, mapping_of
+from sacristan.runs.query import dotted, mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import StoredArtifact, length_of
 from sacristan.runs.stores.run import Run

@@ -1,27 +1,55 @@
-"""Charts of runs in the workspace: their data, and importances of settings for a result."""
+"""Charts in the workspace: panels of curves, other charts of runs, importances, and points of curves as CSV."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
+import io
 import math
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC
 from typing import Any
+from urllib.parse import quote
 
-from sacristan.runs.board.views import Chart, RunsView
-from sacristan.runs.board.visits import Visit, field_of, look_again_s
-from sacristan.runs.comparison.grouping import group_runs
-from sacristan.runs.errors import PlotError
-from sacristan.runs.query.names import TIMES, full_name
-from sacristan.runs.query.texts import count_text, is_number, list_text
-from sacristan.runs.query.times import time_of
+import numpy as np
+from starlette.responses import Response, StreamingResponse
+
+from sacristan.runs.board.rendering import chosen_colour
+from sacristan.runs.board.views import Chart, RunsView, is_chart
+from sacristan.runs.board.visits import Visit, field_of, look_again_s, numbers_response, page
+from sacristan.runs.comparison import group_runs
+from sacristan.runs.comparison.curves import Ancestry, Quantity
+from sacristan.runs.comparison.panels import CurveCache, make_panel
+from sacristan.runs.drawing.curve import Curve, Panel
+from sacristan.runs.errors import FilterError, PlotError, RunNotFoundError
+from sacristan.runs.query import TIMES, full_name, split_names, time_of
+from sacristan.runs.query.texts import cell_text, count_text, is_number, list_text
+from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import show, telling_settings
 from sacristan.runs.sweeps.views.study_view import MOST_RUNS, importances_over
 
-__all__ = ["NONE", "chart_document", "importances_of", "is_time", "plain_value", "value_of"]
+__all__ = [
+    "MAX_DRAWN",
+    "MAX_POINTS",
+    "NONE",
+    "ROUTES",
+    "Section",
+    "between",
+    "first_panels",
+    "importances_of",
+    "is_time",
+    "metric_rank",
+    "panels_url",
+    "plain_value",
+    "sections_of",
+    "value_of",
+]
+
+# ---------------------------------------------------------------------- charts of runs
 
 # The name of a missing value.
 NONE = "none"
@@ -197,3 +225,250 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool, colour: str) -> dict[st
         "grouped": is_grouped,
         "notes": [count_text(len(kept), "run"), *drawn.notes, *left_out],
     }
+
+
+# ---------------------------------------------------------------------- panels of curves
+
+# Points that one request reads, and rows of a piece of the answer.
+MAX_POINTS = 2_000_000
+_PIECE = 10_000
+# Runs behind the curves of a panel.
+MAX_DRAWN = 500
+# Points that one answer holds, over all of its curves, and those of one curve: of 50 runs, two for each column of
+# pixels that a panel has. Drawing takes a time that grows with them.
+_MAX_ANSWERED, _MOST_OF_A_CURVE, _LEAST_OF_A_CURVE = 30_000, 2_000, 100
+_MAX_METRICS, _MAX_QUANTITIES = 1_000, 10
+# Runs that are asked whether they still log.
+_MAX_ASKED = 50
+# The section of the pinned panels; no metric begins so.
+PINNED = "/"
+_PANEL, _PRELOADED = "/workspace/panel", 2
+_MORE_COLUMNS = {"low": "low", "high": "high", "as_logged": "raw", "step": "steps", "time_s": "times"}
+_X_COLUMNS = {"time": "time_s", "wall": "wall_time_s"}
+Section = tuple[str, list[str]]
+
+
+# ---------------------------------------------------------------------- all points as CSV
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveTable:
+    """Rows of a CSV file: (n,) numbers for each further column; None for empty cells."""
+
+    label: str
+    columns: Sequence[np.ndarray | None]
+
+
+def check_number(runs: Sequence[Run], metric: str, *, joined: bool = False) -> None:
+    """Reject a request for more than `MAX_POINTS` points; `joined` counts the runs' ancestors, too."""
+    ancestry = Ancestry(runs if joined else ())
+    read = [*runs, *(parent for run in runs for parent, _ in ancestry.of(run))]
+    num = sum(_num_points(run, metric) for run in read)
+    if num > MAX_POINTS:
+        raise PlotError(
+            f"got {num:,} points of {metric}, expected {MAX_POINTS:,} at most in one file; "
+            "choose fewer runs, or write: sacristan metrics RUN NAME --csv"
+        )
+
+
+def _num_points(run: Run, metric: str) -> int:
+    count = run.summary.get(metric, {}).get("count")
+    if is_number(count) and isinstance(count, int):  # a foreign record may hold anything
+        return count
+    return len(run.metric(metric)) if metric in run.metrics else 0
+
+
+def between(visit: Visit, positions: np.ndarray) -> np.ndarray:
+    """Tell which of the (n,) positions, in steps or seconds, are in the range that the URL asks for."""
+    low, high = visit.bound("from"), visit.bound("to")
+    shown = np.ones(len(positions), bool)
+    if low is not None:
+        shown &= positions >= low
+    if high is not None:
+        shown &= positions <= high
+    return shown
+
+
+def csv_response(name: str, head: Sequence[str], tables: Sequence[CurveTable]) -> Response:
+    """Return tables as one CSV file; the first column is that of the labels, `name` has no suffix."""
+    file = re.sub(r"[^\w.-]+", "_", name, flags=re.ASCII)[:100]
+    headers = {"content-disposition": f'attachment; filename="{file}.csv"'}
+    return StreamingResponse(_pieces(head, tables), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _pieces(head: Sequence[str], tables: Sequence[CurveTable]) -> Iterator[str]:
+    yield _text([head])
+    for table in tables:
+        num = max((len(column) for column in table.columns if column is not None), default=0)
+        for start in range(0, num, _PIECE):
+            size = min(_PIECE, num - start)
+            parts = [
+                [""] * size if column is None else column[start : start + size].tolist() for column in table.columns
+            ]
+            yield _text([(table.label, *row) for row in zip(*parts, strict=True)])
+
+
+def _text(rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows((cell_text(str(first)), *rest) for first, *rest in rows)
+    return text.getvalue()
+
+
+def sections_of(runs: Sequence[Run], pinned: Sequence[str]) -> list[Section]:
+    """Return the panels of runs in sections: pinned ones, then one for each metric, by the first part of its name.
+
+    Sections of validation come first, those of the machine last. Only runs that panels draw are read.
+    """
+    names = sorted({name for run in runs[:MAX_DRAWN] for name in run.metrics}, key=metric_rank)[:_MAX_METRICS]
+    sections: dict[str, list[str]] = {PINNED: list(pinned)} if pinned and runs else {}
+    for name in names:
+        if name in pinned:
+            continue
+        sections.setdefault(_prefix(name), []).append(name)
+    return list(sections.items())
+
+
+def _prefix(name: str) -> str:
+    return name.partition("/")[0] if "/" in name else ""
+
+
+def metric_rank(name: str) -> tuple[bool, bool, str, bool, str]:
+    """Return the sort key of a metric: validations first, those of the machine last, losses first in each section."""
+    prefix = _prefix(name)
+    return prefix == "system", prefix not in ("val", "valid", "validation"), prefix, "loss" not in name, name
+
+
+def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
+    """Return the URL that all panels of a view share: without the panel, and without the fields of the chart form.
+
+    It is empty without runs.
+    """
+    if not runs:
+        return ""
+    if view.group:
+        return view.of_all(_PANEL)
+    return RunsView(run=tuple(run.id for run in runs)).url(_PANEL)
+
+
+def first_panels(view: RunsView, url: str, sections: Sequence[Section]) -> list[str]:
+    """Return the URLs that the script of the page requests first."""
+    names = [name for _, names in sections for name in names if not is_chart(name)]
+    names = names[: 0 if view.zoom else _PRELOADED]
+    return [url + f"&panel={quote(name)}{view.settings}" for name in names]
+
+
+# ---------------------------------------------------------------------- curves
+
+
+def _panel(visit: Visit) -> Response:
+    started = time.perf_counter()
+    view = RunsView.of(visit.request.query_params)
+    if chart := Chart.of(visit.asked("panel")):
+        return numbers_response(chart_document(visit, view, chart))
+    runs, notes = _present_runs(visit, view)
+    # First, as `make_panel` copies the runs with all that they hold.
+    visit.store.prefetch(
+        runs, ["metrics", "uid", "status", "start_time", "display_name", "heartbeat", "stop_time", "display_colour"]
+    )
+    num_points = max(_LEAST_OF_A_CURVE, min(_MOST_OF_A_CURVE, _MAX_ANSWERED // max(1, len(runs))))
+    panel = _made(visit, view, runs, num_points, (visit.bound("from"), visit.bound("to")), visit.board.curves)
+    return numbers_response(
+        {
+            "metric": panel.metric,
+            "x": view.x,
+            "x_label": panel.x_label,
+            "notes": [*panel.notes, *notes],
+            "labels": {} if view.group else {run.id: label for run, label in visit.board.labels.of(runs).items()},
+            "chosen": {} if view.group else {run.id: colour for run in runs if (colour := chosen_colour(run))},
+            "parts": _quantities(panel.metric, runs),
+            "curves": [_document(curve) for curve in panel.curves],
+            "living": any(run.is_living for run in runs[:_MAX_ASKED]),
+            "look_again_s": look_again_s(started),
+        }
+    )
+
+
+def _drawn_runs(visit: Visit, view: RunsView) -> list[Run]:
+    if view.run and not (view.where or view.words):
+        if len(view.run) > MAX_DRAWN:
+            raise FilterError(f"got {len(view.run)} runs, expected {MAX_DRAWN} at most; choose fewer")
+        return [run.listed() for run in visit.store.get_all(view.run)]
+    return [run.listed() for run in visit.store.find(view.tree, view.sort, MAX_DRAWN)]
+
+
+def _present_runs(visit: Visit, view: RunsView) -> tuple[list[Run], list[str]]:
+    """Return the runs to draw without those that were removed while the page showed them, and a note on these."""
+    try:
+        return _drawn_runs(visit, view), []
+    except RunNotFoundError:
+        left = runs_by(visit.store, view.run)
+        if not left:
+            raise
+        gone = list_text(key for key in view.run if key not in left)
+        return [left[key].listed() for key in dict.fromkeys(view.run) if key in left], [f"runs not found: {gone}"]
+
+
+def _made(
+    visit: Visit,
+    view: RunsView,
+    runs: Sequence[Run],
+    num_points: int,
+    bounds: tuple[float | None, float | None],
+    kept: CurveCache | None = None,
+) -> Panel:
+    title = visit.asked("panel")
+    metrics = _quantities(title, runs)
+    labels = {} if view.group or not runs else visit.board.labels.of(runs)
+    return make_panel(title, metrics, runs, view.plot(num_points, bounds), labels, kept)
+
+
+def _quantities(title: str, runs: Sequence[Run]) -> list[str]:
+    """Return the metrics and expressions of a panel; a metric whose name contains a comma stays whole."""
+    metrics = [title] if any(title in run.metrics for run in runs) else split_names(title)
+    if not 0 < len(metrics) <= _MAX_QUANTITIES:
+        raise PlotError(f"got {len(metrics)} metrics to draw, expected 1 to {_MAX_QUANTITIES} in a panel")
+    return metrics
+
+
+def _document(curve: Curve) -> dict[str, Any]:
+    parts = {name: getattr(curve, name) for name in ("x", "y", "low", "high", "raw")}
+    return {
+        "key": curve.key,
+        "label": curve.label,
+        "part": curve.part,
+        **({"inherited": curve.num_inherited} if curve.num_inherited else {}),
+        **{name: values for name, values in parts.items() if values is not None},
+    }
+
+
+# ---------------------------------------------------------------------- all points as CSV
+
+
+def _panel_points(visit: Visit) -> Response:
+    view = RunsView.of(visit.request.query_params)
+    runs = _drawn_runs(visit, view)
+    visit.store.prefetch(runs, ["metrics"])
+    existing = {name for run in runs for name in run.metrics}
+    for text in _quantities(visit.asked("panel"), runs):
+        for name in Quantity.of(text, existing).names:
+            check_number(runs, name, joined=view.joined and not view.group)
+    panel = _made(visit, view, runs, MAX_POINTS, (None, None))
+    x = _X_COLUMNS.get(view.x, view.x)
+    optional = [
+        (title, name)
+        for title, name in _MORE_COLUMNS.items()
+        if title != x and any(getattr(curve, name) is not None for curve in panel.curves)
+    ]
+    tables = []
+    for curve in panel.curves:
+        shown = between(visit, curve.x)
+        columns = [curve.x, curve.y, *(getattr(curve, name) for _, name in optional)]
+        tables.append(CurveTable(curve.label, [None if column is None else column[shown] for column in columns]))
+    head = ["curve", x, "value", *(title for title, _ in optional)]
+    return csv_response(panel.metric, head, tables)
+
+
+ROUTES = [
+    page(_PANEL, _panel),
+    page("/workspace/points", _panel_points),
+]

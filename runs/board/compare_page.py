@@ -15,7 +15,7 @@ from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.comparison.comparing import compare
 from sacristan.runs.comparison.reports import PAIR_HEAD, group_head, group_rows, notes, pair_rows
 from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run

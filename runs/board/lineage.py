@@ -10,12 +10,12 @@ from urllib.parse import quote
 from sacristan.runs.board.rendering import run_url
 from sacristan.runs.board.views import rooted
 from sacristan.runs.comparison.curves import Ancestry
+from sacristan.runs.query import mappings_in
 from sacristan.runs.query.filters import Question
-from sacristan.runs.query.flattening import mappings_in
 from sacristan.runs.query.texts import short_text
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import title_of
-from sacristan.runs.stores.store import Store
 
 __all__ = ["Node", "lineage_of"]
 

@@ -23,11 +23,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from sacristan.runs.board.views import is_chart, rooted
-from sacristan.runs.drawing.markup import harmless
+from sacristan.runs.drawing import harmless
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.names import TIMES, full_name
+from sacristan.runs.query import TIMES, full_name, time_of
 from sacristan.runs.query.texts import duration_text, is_number, short_text, size_text
-from sacristan.runs.query.times import time_of
 from sacristan.runs.stores.run import Run
 
 __all__ = [

@@ -12,15 +12,15 @@ from typing import Any
 from starlette.responses import Response
 
 from sacristan.runs.board.access import Role
-from sacristan.runs.board.curves_page import MAX_DRAWN, sections_of
+from sacristan.runs.board.charts import MAX_DRAWN, sections_of
 from sacristan.runs.board.rendering import render, run_url
 from sacristan.runs.board.views import Chart, RunsView, rooted
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, watched
 from sacristan.runs.comparison.report_blocks import CHARTS, KINDS, Block, chosen_runs, run_table, value_of
 from sacristan.runs.comparison.report_pages import as_html, as_markdown, html_table, plain_text, problem_html, rendered
-from sacristan.runs.drawing.markup import Markup, element
+from sacristan.runs.drawing import Markup, element
 from sacristan.runs.errors import ChangedError, RunsError, StoreAwayError
-from sacristan.runs.query.names import split_names
+from sacristan.runs.query import split_names
 from sacristan.runs.stores.small_documents import Report
 
 __all__ = ["ROUTES"]

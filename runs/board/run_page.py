@@ -12,16 +12,16 @@ from typing import Any
 from starlette.responses import Response
 
 from sacristan.runs.board.artifacts_page import checkpoint_scores
+from sacristan.runs.board.charts import first_panels, metric_rank, panels_url, sections_of
 from sacristan.runs.board.contents import highlighted, preview_of
-from sacristan.runs.board.curves_page import first_panels, metric_rank, panels_url, sections_of
 from sacristan.runs.board.lineage import lineage_of
 from sacristan.runs.board.media_page import series_of_media
 from sacristan.runs.board.rendering import render, run_url, to_html
 from sacristan.runs.board.views import CompareView, RunsView
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page, version_of, watched
-from sacristan.runs.comparison.difference import last_good
+from sacristan.runs.comparison import last_good
 from sacristan.runs.errors import RunNotFoundError, StoreError
-from sacristan.runs.query.flattening import dotted, list_of, mappings_in
+from sacristan.runs.query import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import short_text
 from sacristan.runs.stores.content import Content, length_of
 from sacristan.runs.stores.run import Run

@@ -15,14 +15,21 @@ from starlette.datastructures import QueryParams
 from starlette.responses import RedirectResponse, Response
 
 from sacristan.runs.board.access import Role
-from sacristan.runs.board.charts import plain_value
-from sacristan.runs.board.curves_page import MAX_DRAWN, Section, first_panels, metric_rank, panels_url, sections_of
+from sacristan.runs.board.charts import (
+    MAX_DRAWN,
+    Section,
+    first_panels,
+    metric_rank,
+    panels_url,
+    plain_value,
+    sections_of,
+)
 from sacristan.runs.board.rendering import render
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, field_of, json_response, look_again_s, page, watched
-from sacristan.runs.comparison.grouping import Group, group_runs
+from sacristan.runs.comparison import Group, group_runs
 from sacristan.runs.errors import ComparisonError, FilterError
-from sacristan.runs.query.names import COMMON_FIELDS, full_name, short_name
+from sacristan.runs.query import COMMON_FIELDS, full_name, short_name
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.small_documents import SavedView

@@ -15,7 +15,7 @@ from sacristan.runs.board.rendering import run_url
 from sacristan.runs.board.views import RunsView
 from sacristan.runs.board.visits import Visit, field_of, json_response, page, version_of
 from sacristan.runs.comparison.reports import write_report
-from sacristan.runs.drawing.markup import harmless
+from sacristan.runs.drawing import harmless
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.query.texts import cell_text, count_text, is_number, short_text
 from sacristan.runs.stores.run import Run

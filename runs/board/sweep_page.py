@@ -15,13 +15,12 @@ from sacristan.runs.board.run_page import best_checkpoint, checkpoint_commands
 from sacristan.runs.board.visits import Visit, json_response, look_again_s, page
 from sacristan.runs.drawing.curve import pixels
 from sacristan.runs.errors import RunsError, StoreAwayError, StoreError
+from sacristan.runs.query import list_of
 from sacristan.runs.query.filters import condition
-from sacristan.runs.query.flattening import list_of
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import show
-from sacristan.runs.sweeps.study.study import Point
-from sacristan.runs.sweeps.views.status import status_lines
-from sacristan.runs.sweeps.views.sweep_reader import SeenSweep, importances_of, read_definitions
+from sacristan.runs.sweeps.study import Point
+from sacristan.runs.sweeps.views import SeenSweep, importances_of, read_definitions, status_lines
 
 __all__ = ["ROUTES"]
 

@@ -16,11 +16,11 @@ from sacristan.observers.record.directions import DIRECTIONS
 from sacristan.runs.comparison.curves import BANDS
 from sacristan.runs.comparison.panels import View
 from sacristan.runs.errors import FilterError, PlotError
+from sacristan.runs.query import full_name, short_name, split_names
 from sacristan.runs.query.filters import AllOf, Filter, OneOf, Words, condition, parse_words
-from sacristan.runs.query.names import full_name, short_name, split_names
 from sacristan.runs.query.texts import count_text
+from sacristan.runs.stores import NEWEST_FIRST
 from sacristan.runs.stores.settings import show
-from sacristan.runs.stores.store import NEWEST_FIRST
 
 __all__ = ["ALL", "NONE", "TABS", "Chart", "CompareView", "RunsView", "is_chart", "root", "rooted"]
 

@@ -26,7 +26,7 @@ GROUPS = {
         "artifacts": "list a run's artifacts and checkpoints, or copy them to a folder",
         "run_parts.Sources": "list a run's source files, or copy them to a folder",
         "board.Board": "show runs in the browser",
-        "watch": "report runs that failed, died or finished, as lines or notifications",
+        "upkeep.Watch": "report runs that failed, died or finished, as lines or notifications",
     },
     "comparisons and reports": {
         "comparisons.Diff": "show the differences between two runs: config, sources, packages, git, results, metrics",
@@ -87,7 +87,7 @@ def load(home: str) -> Any:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return the JSON Schema of each command that takes `--json`, by its name."""
-    from sacristan.runs.documents.schemas import schema_of
+    from sacristan.runs.documents import schema_of
 
     return {name: schema_of(name, kind) for name, kind in _values("JSON").items()}
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, NotRequired, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.commands.terminal.arguments import add_json, add_store, open_given
+from sacristan.runs.commands.terminal import add_json, add_store, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (
     Cell,
@@ -26,16 +26,15 @@ from sacristan.runs.documents.versions import (
     shown_version,
 )
 from sacristan.runs.errors import RunsError, StoreError
-from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query import dotted, seconds_of
 from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text, time_text, value_text
-from sacristan.runs.query.times import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sacristan.observers.artifacts.aliases import Move
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.content import StoredArtifact
-    from sacristan.runs.stores.store import Store
 
 __all__ = ["JSON", "add_arguments", "main"]
 

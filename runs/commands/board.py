@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from sacristan.observers.record.redaction import hide_user
-from sacristan.runs.commands.terminal.arguments import add_json, port, store_address, where_of
+from sacristan.runs.commands.terminal import add_json, port, store_address, where_of
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
 from sacristan.runs.errors import ServerError, needing_extra
 

@@ -8,14 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.commands.terminal.arguments import (
-    add_conditions,
-    add_json,
-    add_run,
-    add_runs,
-    choose_runs,
-    open_given,
-)
+from sacristan.runs.commands.terminal import add_conditions, add_json, add_run, add_runs, choose_runs, open_given
 from sacristan.runs.commands.terminal.outcomes import RemovedRuns, print_removed
 from sacristan.runs.commands.terminal.text import (
     Cell,
@@ -28,7 +21,6 @@ from sacristan.runs.commands.terminal.text import (
 )
 from sacristan.runs.errors import RunsError, StoreError
 from sacristan.runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
-from sacristan.runs.stores.tables import HANDFUL, census
 
 if TYPE_CHECKING:
     from sacristan.runs.stores.changes import Discarded
@@ -188,6 +180,8 @@ class Rm:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Remove the runs, after asking."""
+        from sacristan.runs.stores.tables import HANDFUL, census
+
         with open_given(arguments) as store:
             chosen, _ = choose_runs(store, arguments, _COLUMNS, lists=False)
             if arguments.yes:
@@ -196,7 +190,8 @@ class Rm:
             else:
                 if not (sys.stdin.isatty() and sys.stderr.isatty()):
                     raise RunsError(f"rm removes {census(chosen)}; add --yes if nobody can be asked")
-                if not _is_agreed(chosen, store.where, arguments.now):
+                where = f"{store.where}{' for good' if arguments.now else ''}"
+                if not _is_agreed(chosen, f"remove {census(chosen)} from {where}? [y/N] "):
                     print_to_stderr("nothing is removed")
                     return 1
             removed = store.remove(chosen) if arguments.now else store.discard(chosen)
@@ -204,7 +199,7 @@ class Rm:
         return 0
 
 
-def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:
+def _is_agreed(chosen: list[Run], question: str) -> bool:
     for run in chosen[:_MAX_SHOWN]:
         try:
             text = f"{run.name}  {run.status}  {time_text(run['start_time'])}"
@@ -213,8 +208,7 @@ def _is_agreed(chosen: list[Run], where: str, now: bool) -> bool:
         print_to_stderr(f"  {run.id}  {text}")
     if len(chosen) > _MAX_SHOWN:
         print_to_stderr(f"  and {len(chosen) - _MAX_SHOWN} more")
-    what = f"remove {census(chosen)} from {where}{' for good' if now else ''}? [y/N] "
-    print(harmless(what), end="", file=sys.stderr)
+    print(harmless(question), end="", file=sys.stderr)
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 

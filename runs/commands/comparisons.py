@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sacristan.runs.commands.terminal.arguments import (
+from sacristan.runs.commands.terminal import (
     add_conditions,
     add_curves,
     add_direction,
@@ -40,7 +40,7 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.query.texts import count_text, is_number, value_text
 
 if TYPE_CHECKING:
-    from sacristan.runs.query.flattening import Changes
+    from sacristan.runs.query import Changes
     from sacristan.runs.stores.run import Run
 
     _Section = Literal["command", "config", "git", "packages", "outcome", "metrics"]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from sacristan.observers.record.redaction import hide_passwords
-from sacristan.runs.commands.terminal.arguments import (
+from sacristan.runs.commands.terminal import (
     add_output,
     add_runs,
     add_selection,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.commands.terminal.arguments import (
+from sacristan.runs.commands.terminal import (
     add_json,
     add_selection,
     bound,
@@ -39,8 +39,8 @@ from sacristan.runs.query.texts import (
 )
 
 if TYPE_CHECKING:
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
-    from sacristan.runs.stores.store import Store
 
 __all__ = ["JSON", "add_arguments", "main"]
 
@@ -124,7 +124,7 @@ def _print_tables(listing: Listing, store: Store, *, are_usual: bool) -> None:
 
 def _usual_columns(shown: Sequence[Run], arguments: argparse.Namespace) -> tuple[str, ...]:
     """Return the default columns; in a table also the settings that differ, and the field of the order."""
-    from sacristan.runs.query.names import full_name, short_name
+    from sacristan.runs.query import full_name, short_name
     from sacristan.runs.stores.settings import telling_settings
 
     if arguments.json or arguments.follow:
@@ -148,14 +148,14 @@ def _header(names: Sequence[str], rows: Sequence[Sequence[Any]], *, are_usual: b
 
 def _has_id(names: Sequence[str]) -> bool:
     """Tell whether the id is among the columns; otherwise it is the first one."""
-    from sacristan.runs.query.names import full_name
+    from sacristan.runs.query import full_name
 
     return "_id" in map(full_name, names)
 
 
 def _column(name: str, values: Sequence[Any], is_usual: bool) -> Column:
     """Return the layout of a column; a default one with the same value in all runs is dropped first."""
-    from sacristan.runs.query.names import TIMES, full_name
+    from sacristan.runs.query import TIMES, full_name
 
     full = full_name(name)
     is_spare = is_usual and full != "status" and len(values) > 1 and all(value == values[0] for value in values)
@@ -170,7 +170,7 @@ def _cells(run: Run, names: Sequence[str], row: Sequence[Any]) -> list[Cell]:
 
 
 def _cell(name: str, value: Any) -> Cell:
-    from sacristan.runs.query.names import TIMES, full_name
+    from sacristan.runs.query import TIMES, full_name
 
     full = full_name(name)
     if name == "duration":

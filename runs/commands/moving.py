@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from sacristan.runs.commands.terminal.arguments import (
+from sacristan.runs.commands.terminal import (
     add_json,
     add_runs,
     add_store_place,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from sacristan.runs.commands.terminal.arguments import (
+from sacristan.runs.commands.terminal import (
     add_curves,
     add_groups,
     add_json,

@@ -8,15 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from sacristan.runs.commands.terminal.arguments import (
-    Parser,
-    add_json,
-    add_run,
-    number,
-    open_given,
-    split_rest,
-    typed_store,
-)
+from sacristan.runs.commands.terminal import Parser, add_json, add_run, number, open_given, split_rest, typed_store
 from sacristan.runs.commands.terminal.text import (
     Cell,
     Column,
@@ -35,8 +27,8 @@ from sacristan.runs.rerun.verdict import Deviation, MetricVerdict, Tolerance
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from sacristan.runs.rerun import Record
     from sacristan.runs.rerun.planning import Plan
-    from sacristan.runs.rerun.record import Record
     from sacristan.runs.rerun.reproducing import Reproduction
     from sacristan.runs.rerun.verdict import Verdict
 
@@ -153,8 +145,8 @@ def _tolerance(text: str) -> tuple[str, float]:
 
 def main(arguments: argparse.Namespace) -> int:
     """Reproduce the run, and print the verdict."""
+    from sacristan.runs.rerun import Record
     from sacristan.runs.rerun.planning import planned
-    from sacristan.runs.rerun.record import Record
     from sacristan.runs.rerun.reproducing import carry_out
     from sacristan.runs.rerun.verdict import DIVERGED
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from sacristan.runs.commands.terminal.arguments import Parser, add_json, add_run, number, open_given, split_rest
+from sacristan.runs.commands.terminal import Parser, add_json, add_run, number, open_given, split_rest
 from sacristan.runs.commands.terminal.outcomes import begin
 from sacristan.runs.commands.terminal.text import Progress, print_json, print_text, print_to_stderr
 from sacristan.runs.errors import LaunchError, naming_os_errors
@@ -60,7 +60,7 @@ class Resume:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Replace this process with the resumed run."""
-        from sacristan.runs.rerun.record import Record
+        from sacristan.runs.rerun import Record
         from sacristan.runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
 
         settings, options = split_rest(arguments.rest)
@@ -174,8 +174,8 @@ class Work:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Work, and return 0 only if every started run succeeded."""
+        from sacristan.runs.work import Worker
         from sacristan.runs.work.run_queue import Queue
-        from sacristan.runs.work.worker import Worker
 
         settings, options = split_rest(arguments.rest)
         with open_given(arguments) as store:

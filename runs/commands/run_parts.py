@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.commands.terminal.arguments import add_json, add_metrics, add_run, number, open_given
+from sacristan.runs.commands.terminal import add_json, add_metrics, add_run, number, open_given
 from sacristan.runs.commands.terminal.outcomes import CONTENTS, add_contents, list_or_get
 from sacristan.runs.commands.terminal.text import (
     Cell,
@@ -28,8 +28,8 @@ from sacristan.runs.query.texts import cell_text, count_text, duration_text, val
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
-    from sacristan.runs.stores.store import Store
 
 __all__ = ["Config", "Log", "Metrics", "Sources"]
 

@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.commands.terminal.arguments import add_json, add_run, open_given
+from sacristan.runs.commands.terminal import add_json, add_run, open_given
 from sacristan.runs.commands.terminal.outcomes import print_problems
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text
 from sacristan.runs.documents.run_documents import SHOWN, shown_run
-from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in
-from sacristan.runs.query.names import REFUSED
+from sacristan.runs.query import REFUSED, dotted, list_of, mapping_of, mappings_in
 from sacristan.runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
 
 if TYPE_CHECKING:
@@ -129,7 +128,7 @@ def _print_sessions(run: Run) -> None:
 
 
 def _session_texts(session: Mapping[str, Any]) -> list[str]:
-    from sacristan.runs.query.times import time_of
+    from sacristan.runs.query import time_of
 
     start, stop = time_of(session.get("start_time")), time_of(session.get("stop_time"))
     by = session.get("interrupted_by")

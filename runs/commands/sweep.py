@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.commands.terminal.arguments import Parser, is_url, number, where_of
+from sacristan.runs.commands.terminal import Parser, is_url, number, where_of
 from sacristan.runs.errors import SweepError
 
 if TYPE_CHECKING:
+    from sacristan.runs.sweeps import Definition
+    from sacristan.runs.sweeps.agents import AgentOptions
     from sacristan.runs.sweeps.agents.engines import Engine
-    from sacristan.runs.sweeps.agents.trials import AgentOptions
-    from sacristan.runs.sweeps.spec.definition import Definition
-    from sacristan.runs.sweeps.spec.spec import Spec
+    from sacristan.runs.sweeps.spec import Spec
     from sacristan.runs.sweeps.study.home import Place
 
 __all__ = ["NO_JSON", "add_arguments", "main"]
@@ -121,7 +121,7 @@ def _stop(place: Place, arguments: argparse.Namespace) -> None:
 
 def _agent(place: Place, arguments: argparse.Namespace) -> None:
     from sacristan.runs.sweeps.agents.agent_process import work
-    from sacristan.runs.work.worker import divided_threads
+    from sacristan.runs.work import divided_threads
 
     environment = {**divided_threads(arguments.workers), **_workers(arguments.workers)[0]}
     work(place, _id(place, arguments), _agent_options(place, arguments, environment))
@@ -173,7 +173,7 @@ def _yaml(option: str, text: str) -> Any:
 
 
 def _spec(arguments: argparse.Namespace) -> Spec:
-    from sacristan.runs.sweeps.spec.spec import read_over, read_spec
+    from sacristan.runs.sweeps.spec import read_over, read_spec
 
     if arguments.spec is not None and arguments.over is not None:
         raise SweepError(f"got --over and the file {arguments.spec}, expected one of them")
@@ -187,7 +187,7 @@ def _spec(arguments: argparse.Namespace) -> Spec:
 
 
 def _definition(arguments: argparse.Namespace, spec: Spec) -> Definition:
-    from sacristan.runs.sweeps.spec.definition import Definition, with_macro
+    from sacristan.runs.sweeps import Definition, with_macro
 
     path = _script(arguments, spec.program)
     words = tuple(with_macro(arguments.rest[1:], spec.document))
@@ -241,14 +241,14 @@ def _id(place: Place, arguments: argparse.Namespace) -> str:
 
 def _workers(num: int) -> list[dict[str, str]]:
     """Return the variables of each agent's runs: a GPU for each, as far as there are enough."""
-    from sacristan.runs.work.worker import visible_gpus
+    from sacristan.runs.work import visible_gpus
 
     gpus = visible_gpus(os.environ)
     return [{"CUDA_VISIBLE_DEVICES": gpus[index % len(gpus)]} if gpus else {} for index in range(num)]
 
 
 def _agent_options(place: Place, arguments: argparse.Namespace, environment: Mapping[str, str]) -> AgentOptions:
-    from sacristan.runs.sweeps.agents.trials import AgentOptions
+    from sacristan.runs.sweeps.agents import AgentOptions
 
     is_observed = place.store and not place.copies_runs
     store = {"SACRISTAN_STORE": place.store if is_observed else str(place.base.absolute())}

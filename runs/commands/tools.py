@@ -13,7 +13,7 @@ from pathlib import Path
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.commands import reasons_without_json, schemas
-from sacristan.runs.commands.terminal.arguments import add_store_place, where_of
+from sacristan.runs.commands.terminal import add_store_place, where_of
 from sacristan.runs.commands.terminal.text import is_terminal, print_text
 from sacristan.runs.errors import RunsError, needing_extra
 
@@ -145,7 +145,7 @@ class Schema:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Print one schema, or the reference of all."""
-        from sacristan.runs.documents.schemas import reference_page
+        from sacristan.runs.documents import reference_page
 
         by_command = schemas()
         if arguments.name is None:

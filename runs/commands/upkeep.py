@@ -1,17 +1,37 @@
-"""Commands that look after stores: `reap`, `reindex`, `mongod`."""
+"""Commands that look after stores: `reap`, `reindex`, `watch`, `mongod`."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import signal
+import sys
 import time
+from datetime import timedelta
 from pathlib import Path
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
-from sacristan.runs.commands.terminal.arguments import add_json, add_store_place, folder_of, is_url, port, where_of
-from sacristan.runs.commands.terminal.text import Progress, print_json, print_text
+from sacristan.runs.commands.terminal import (
+    add_json,
+    add_store_place,
+    folder_of,
+    is_url,
+    number,
+    open_given,
+    port,
+    where_of,
+)
+from sacristan.runs.commands.terminal.text import Progress, print_json, print_text, print_to_stderr
 
-__all__ = ["Mongod", "Reap", "Reindex"]
+if TYPE_CHECKING:
+    from sacristan.runs.work.watching import Notice
+
+__all__ = ["Mongod", "Reap", "Reindex", "Watch"]
+
+_WATCH_EPILOG = """\
+Addresses are read from $SACRISTAN_NOTIFY, or from ~/.config/sacristan/notify with mode 0600. Runs that
+have addresses send their own messages; watch --notify sends those of the others, and of killed runs. Any number of
+watchers send a message once."""
 
 
 class Reaped(TypedDict):
@@ -93,7 +113,7 @@ class Reindex:
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Build the index, and print which runs cannot be read."""
-        from sacristan.runs.query.index.index import Index
+        from sacristan.runs.query.index import Index
 
         store = folder_of(arguments)
         with Index(store, Progress()) as index:
@@ -110,6 +130,116 @@ class Reindex:
             where = index.path or "memory, as neither the folder nor a cache can be written"
             print_text(f"{done.num_runs} runs in {seconds:.1f} s, {done.num_problems} with problems ({where})")
         return 0
+
+
+class Watched(TypedDict):
+    """Something that happened; one a line.
+
+    Attributes:
+        run, uid: The run, or the last one of the queue or the sweep.
+        event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
+            `sweep_done`; or an alert.
+        level: `info`, `success`, `warning` or `error`.
+        text: What happened, in a line or more.
+    """
+
+    run: str
+    uid: str | None
+    event: str
+    level: str
+    text: str
+
+
+class Watch:
+    """`watch`: report failed, dead and finished runs, an empty queue and finished sweeps, as lines or notifications."""
+
+    JSON = Watched
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        parser.epilog = _WATCH_EPILOG
+        add_store_place(parser, "folder of runs, or mongodb:// URL")
+        parser.add_argument("--notify", action="store_true", help="send what is printed to the addresses")
+        seconds = number(float, lambda value: 0.1 <= value < math.inf, "a number of seconds of at least 0.1")
+        parser.add_argument(
+            "--interval", type=seconds, default=10.0, metavar="S", help="seconds between two looks (10)"
+        )
+        hours = number(float, lambda value: 0 < value <= 24 * 365, "a number of hours above 0")
+        help = "how many hours to look back (24)"
+        parser.add_argument("--back", type=hours, default=24.0, metavar="HOURS", help=help)
+        parser.add_argument("--once", action="store_true", help="look once, such as from cron")
+        group = parser.add_mutually_exclusive_group()
+        help = "send a test message to each address, and say which ones took it"
+        group.add_argument("--test", action="store_true", help=help)
+        add_json(group)
+
+    @staticmethod
+    def main(arguments: argparse.Namespace) -> int:
+        """Watch, once or forever."""
+        from sacristan.observers.errors import MissingExtraError, NotifyError
+        from sacristan.observers.notifying import finished_after_s, read_addresses
+
+        try:
+            after_s = finished_after_s()
+            addresses = read_addresses() if arguments.notify or arguments.test else []
+        except (NotifyError, MissingExtraError) as error:
+            print_to_stderr(f"error: {error}")
+            return 2
+        if (arguments.notify or arguments.test) and not addresses:
+            print_to_stderr("error: no addresses; set SACRISTAN_NOTIFY, for example to mailto://USER:PASSWORD@HOST")
+            return 2
+        return _test(addresses) if arguments.test else _watch(arguments, addresses, after_s)
+
+
+def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) -> int:
+    from sacristan.runs.errors import StoreError
+    from sacristan.runs.sweeps.views import Digests
+    from sacristan.runs.work.watching import Outbox, RecentRuns
+
+    back = timedelta(hours=arguments.back)
+    with open_given(arguments) as store:
+        recent = RecentRuns(store, back)
+        outbox, digests = Outbox(store, addresses, print_to_stderr), Digests(store, print_to_stderr)
+        try:
+            while True:
+                try:
+                    recent.look()
+                    notices = [
+                        *recent.notices(after_s, outbox.done, is_sending=bool(addresses)),
+                        *digests.notices(recent, outbox.done),
+                    ]
+                    for notice in outbox.send(notices):
+                        _print(notice, in_json=arguments.json)
+                    sys.stdout.flush()
+                except StoreError as error:
+                    if arguments.once:
+                        raise
+                    print_to_stderr(f"note: {error}; trying again")
+                if arguments.once:
+                    return int(outbox.has_untaken)
+                time.sleep(arguments.interval)
+        finally:
+            digests.close()
+
+
+def _print(notice: Notice, *, in_json: bool) -> None:
+    if in_json:
+        run = notice.run
+        document = Watched(run=run.id, uid=run.uid, event=notice.event, level=notice.level, text=notice.text)
+        print_json(document, in_one_line=True)
+        return
+    for line in notice.text.splitlines():
+        print_text(line)
+
+
+def _test(addresses: list[str]) -> int:
+    from sacristan.observers.notifying import Message, Sending
+
+    problems = Sending(Message("test of Sacristan", "Notifications arrive here."), addresses).problems()
+    for problem in problems:
+        print_to_stderr(f"not sent: {problem}")
+    print_text(f"{len(addresses) - len(problems)} of {len(addresses)} addresses took the message")
+    return 1 if problems else 0
 
 
 class Mongod:

@@ -14,19 +14,11 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.record.directions import DIRECTIONS, MEASURED, base_name, monitored_direction, noted_directions
-from sacristan.runs.comparison.grouping import (
-    ExcludedRun,
-    Group,
-    damage,
-    differences_between,
-    differences_within,
-    group_runs,
-)
+from sacristan.runs.comparison import ExcludedRun, Group, damage, differences_between, differences_within, group_runs
 from sacristan.runs.comparison.inference import MeanDifference, Sample, holm, repetition_test, sample
 from sacristan.runs.errors import ComparisonError
-from sacristan.runs.query.names import STATISTICS
+from sacristan.runs.query import DURATION, STATISTICS
 from sacristan.runs.query.texts import count_text, is_number
-from sacristan.runs.query.times import DURATION
 from sacristan.runs.stores.run import Run, prefetch
 
 __all__ = ["Comparison", "GroupResult", "PairResult", "better_text", "compare", "direction_of"]

@@ -31,23 +31,13 @@ from sacristan.observers.record.points import Series
 from sacristan.runs.comparison.inference import mean_interval
 from sacristan.runs.drawing.curve import X_AXES, Curve, curve_of
 from sacristan.runs.errors import PlotError, StoreAwayError, StoreError
-from sacristan.runs.query.names import QUOTED, unquoted
+from sacristan.runs.query import QUOTED, unquoted
 from sacristan.runs.stores.run import Run, each_series, prefetch
 
 if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
 
-__all__ = [
-    "BANDS",
-    "Ancestry",
-    "Quantity",
-    "joined_series",
-    "mean_curve",
-    "run_curve",
-    "smooth",
-    "smoothed",
-    "values_by_step",
-]
+__all__ = ["BANDS", "Ancestry", "Quantity", "joined_series", "mean_curve", "run_curve", "smooth", "smoothed"]
 
 BANDS = ("interval", "range", "none")
 # Maximum size of the table of a mean, with a row for each run and a column for each position: 80 MB.

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from sacristan.runs.comparison.inference import share_interval
-from sacristan.runs.query.flattening import dotted, entry_at, list_of, mapping_of
+from sacristan.runs.query import dotted, entry_at, list_of, mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from sacristan.configs.map import abbreviated
 from sacristan.configs.nearest import word_suggestion
+from sacristan.runs.comparison import ExcludedRun, Group, differences_within, group_runs
 from sacristan.runs.comparison.curves import Ancestry, Quantity, mean_curve, run_curve, smooth
-from sacristan.runs.comparison.grouping import ExcludedRun, Group, differences_within, group_runs
 from sacristan.runs.drawing.curve import X_AXES, Curve, Panel, panelled, thin
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text

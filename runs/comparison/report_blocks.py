@@ -22,11 +22,11 @@ from sacristan.runs.comparison.curves import BANDS
 from sacristan.runs.comparison.panels import View, make_panel
 from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import ReportError, StoreError
-from sacristan.runs.query.names import full_name, quoted, short_name, split_names, unquoted
+from sacristan.runs.query import full_name, quoted, short_name, split_names, unquoted
 from sacristan.runs.query.texts import count_text, is_number, list_text
+from sacristan.runs.stores import NEWEST_FIRST, Store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import telling_settings
-from sacristan.runs.stores.store import NEWEST_FIRST, Store
 
 __all__ = [
     "CHARTS",

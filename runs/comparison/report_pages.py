@@ -28,16 +28,16 @@ from sacristan.runs.comparison.report_blocks import (
     value_of,
 )
 from sacristan.runs.comparison.reports import whole_page
+from sacristan.runs.drawing import Markup, element, harmless
 from sacristan.runs.drawing.curve import Panel
 from sacristan.runs.drawing.inline_html import chart, status_form
-from sacristan.runs.drawing.markup import Markup, element, harmless
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import ReportError, RunsError, StoreAwayError, naming_os_errors, needing_extra
-from sacristan.runs.query.names import TIMES, full_name
+from sacristan.runs.query import TIMES, full_name
 from sacristan.runs.query.texts import duration_text, is_number, list_text, short_text, time_text
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.small_documents import Report
-from sacristan.runs.stores.store import Store
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

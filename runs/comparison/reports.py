@@ -18,12 +18,12 @@ from typing import Any
 from sacristan.configs.map import abbreviated
 from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult, compare
 from sacristan.runs.comparison.panels import View, make_panels
+from sacristan.runs.drawing import Markup, element, table
 from sacristan.runs.drawing.curve import Panel
 from sacristan.runs.drawing.inline_html import chart, status_form
-from sacristan.runs.drawing.markup import Markup, element, table
 from sacristan.runs.drawing.output_file import check_output, writing
 from sacristan.runs.errors import PlotError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import differing, flat_config, identity, settings, show

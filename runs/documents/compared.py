@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
-from sacristan.runs.query.flattening import Changes
+from sacristan.runs.query import Changes
 
 if TYPE_CHECKING:
     from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult
@@ -180,7 +180,7 @@ def differences_of(
 
     Only the first `max_output_bytes` bytes of the output are compared; None compares all.
     """
-    from sacristan.runs.comparison.difference import compare_output, diff
+    from sacristan.runs.comparison import compare_output, diff
 
     difference = diff(old, new)
     output = compare_output(old, new, max_output_bytes) if with_output else None

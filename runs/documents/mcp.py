@@ -23,15 +23,15 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
+from sacristan.runs.documents import arguments_schema, schema_id
 from sacristan.runs.documents.compared import comparison_of, differences_of
 from sacristan.runs.documents.run_documents import COLUMNS, curves_of, list_runs, output_of, shown_run, statistics_of
-from sacristan.runs.documents.schemas import arguments_schema, schema_id
 from sacristan.runs.errors import RunNotFoundError, RunsError
 from sacristan.runs.query.texts import strict
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.store import Store
 
 __all__ = ["MAX_CHARS", "NOTICE", "TIMEOUT_S", "TOOLS", "Answer", "Tool", "answer_text", "error_text", "serve"]
 

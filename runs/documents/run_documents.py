@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict, cast
 
-from sacristan.runs.documents.schemas import Others
+from sacristan.runs.documents import Others
 from sacristan.runs.query.texts import utc
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
-    from sacristan.runs.stores.store import Store
 
 __all__ = [
     "COLUMNS",
@@ -181,7 +181,7 @@ class Output(TypedDict):
 
 def shown_run(run: Run) -> ShownRun:
     """Return everything that `show` shows."""
-    from sacristan.runs.query.names import TIMES
+    from sacristan.runs.query import TIMES
 
     document = {**run.document, **{name: utc(run.document[name]) for name in TIMES & run.document.keys()}}
     for name in ("artifacts", "resources", "_id", "id"):
@@ -296,7 +296,7 @@ def list_runs(
     `columns` are fetched; `columns_of` chooses others by the runs found. Raises FilterError if a filter, the order or
     a column is invalid.
     """
-    from sacristan.runs.query.names import REFUSED
+    from sacristan.runs.query import REFUSED
     from sacristan.runs.stores.tables import read_rows
 
     is_hiding = not (filters or with_refused)
@@ -316,7 +316,7 @@ def list_runs(
 
 def listed_run(run: Run, values: Mapping[str, Any], problem: str | None) -> ListedRun:
     """Return one run for JSON; `problem` is why it cannot be read completely."""
-    from sacristan.runs.query.names import TIMES, full_name
+    from sacristan.runs.query import TIMES, full_name
 
     times = {name: utc(value) for name, value in values.items() if full_name(name) in TIMES}
     own: ListedRun = {"id": run.id, "uid": run.uid, "unreadable": problem}

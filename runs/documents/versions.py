@@ -7,21 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.query.flattening import Changes, changes, dotted, mappings_in
+from sacristan.runs.query import Changes, changes, dotted, mappings_in
 
 if TYPE_CHECKING:
+    from sacristan.runs.stores import Store
     from sacristan.runs.stores.content import StoredArtifact
     from sacristan.runs.stores.run import Run
-    from sacristan.runs.stores.store import Store
 
-__all__ = [
-    "STATISTICS",
-    "ComparedVersions",
-    "ShownVersion",
-    "command_of",
-    "compared_versions",
-    "shown_version",
-]
+__all__ = ["STATISTICS", "ComparedVersions", "ShownVersion", "command_of", "compared_versions", "shown_version"]
 
 STATISTICS = ("last", "min", "max")
 

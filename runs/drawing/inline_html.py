@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sacristan.observers.record.points import Series
+from sacristan.runs.drawing import Markup, element, table
 from sacristan.runs.drawing.curve import (
     COLORS,
     Curve,
@@ -23,9 +24,8 @@ from sacristan.runs.drawing.curve import (
     ticks,
     time_ticks,
 )
-from sacristan.runs.drawing.markup import Markup, element, table
 from sacristan.runs.errors import RunsError
-from sacristan.runs.query.flattening import dotted
+from sacristan.runs.query import dotted
 from sacristan.runs.query.texts import MISSING, count_text, duration_text, short_text, time_text
 
 __all__ = ["chart", "run_form", "runs_form", "status_form"]

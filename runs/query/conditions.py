@@ -12,8 +12,7 @@ from typing import Any
 from sacristan.observers.record.identity import USER_VARIABLE, user_name
 from sacristan.observers.record.json_text import is_text_only, storable_integer, storable_text
 from sacristan.runs.errors import FilterError
-from sacristan.runs.query.names import SWEEP, TIMES, USER, full_name, id_of
-from sacristan.runs.query.times import DURATION, seconds_of, time_text
+from sacristan.runs.query import DURATION, SWEEP, TIMES, USER, full_name, id_of, seconds_of, time_text
 
 __all__ = [
     "DOCUMENT_OPERATORS",
@@ -24,7 +23,6 @@ __all__ = [
     "Not",
     "OneOf",
     "Words",
-    "check_pattern",
     "condition",
     "is_found",
     "leaves",
@@ -53,7 +51,7 @@ class Condition:
 
     Attributes:
         operator: One of `OPERATORS` except `!=`, which is a `Not`; `~` searches a text for a regular expression.
-        value: A JSON value; a list for `in`; for a time, the text that `sacristan.runs.query.times.time_text` returns.
+        value: A JSON value; a list for `in`; for a time, the text that `sacristan.runs.query.time_text` returns.
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 A condition is a triple `("optimizer.lr", "<", 1e-3)` or a text `optimizer.lr<1e-3`; a list means all of them. A
 document follows MongoDB, with the operators of `DOCUMENT_OPERATORS` and `$and`, `$or`, `$nor`. See
-`sacristan.runs.query.names` for the names. Every store applies the same rules:
+`sacristan.runs.query` for the names. Every store applies the same rules:
 
 * a missing field equals None, and otherwise meets only `!=`;
 * numbers, texts and booleans are never equal to each other; `<` compares values of one kind, and NaN with nothing;
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from sacristan.runs.errors import FilterError
+from sacristan.runs.query import QUOTED, dotted, entry_at, full_name, id_of, is_same
 from sacristan.runs.query.conditions import (
     DOCUMENT_OPERATORS,
     SEARCHED,
@@ -39,8 +40,6 @@ from sacristan.runs.query.conditions import (
     leaves,
     names_in,
 )
-from sacristan.runs.query.flattening import dotted, entry_at, is_same
-from sacristan.runs.query.names import QUOTED, full_name, id_of
 
 __all__ = [
     "SEARCHED",

@@ -25,9 +25,9 @@ from sacristan.observers.provenance.sources import changed_libraries, changed_re
 from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import redact
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun import Record
 from sacristan.runs.stores.settings import flat_config
 
 __all__ = [

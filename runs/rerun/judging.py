@@ -19,9 +19,9 @@ import numpy as np
 
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.points import Series
-from sacristan.runs.query.flattening import dotted, list_of, mappings_in
+from sacristan.runs.query import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import count_text, is_number, list_text
-from sacristan.runs.rerun.record import digest_of
+from sacristan.runs.rerun import digest_of
 from sacristan.runs.rerun.verdict import (
     CUT_OFF,
     DIVERGED,

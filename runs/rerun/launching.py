@@ -29,7 +29,7 @@ from sacristan.observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VA
 from sacristan.observers.record.redaction import hide_passwords, is_hidden, redact
 from sacristan.runs.errors import LaunchError, naming_os_errors
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.rerun.record import Record, ScriptStart
+from sacristan.runs.rerun import Record, ScriptStart
 
 __all__ = [
     "OBSERVERS",

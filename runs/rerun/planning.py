@@ -27,16 +27,16 @@ from sacristan.observers.record.identity import (
     USED_ARTIFACTS_VARIABLE,
 )
 from sacristan.runs.errors import DamagedError, LaunchError, RunNotFoundError, StoreError, naming_os_errors
-from sacristan.runs.query.flattening import mappings_in
+from sacristan.runs.query import mappings_in
+from sacristan.runs.rerun import RESUME_SETTING, Record, check_whole
 from sacristan.runs.rerun.environment import Environment, compare_environment
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_alone, recorded_launch
-from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_whole
 from sacristan.runs.rerun.restoring import Restored, restore
 from sacristan.runs.rerun.resuming import kept_start
 from sacristan.runs.rerun.verdict import Tolerance
 from sacristan.runs.stores.run import HELD
 
-__all__ = ["IN_PLACE", "RESTORED", "Plan", "planned"]
+__all__ = ["Plan", "planned"]
 
 RESTORED, IN_PLACE = "restored", "in place"
 

@@ -16,8 +16,8 @@ from sacristan.observers.record.points import Series
 from sacristan.observers.record.points.intact_points import read_metrics
 from sacristan.observers.record.schema import CONFIG
 from sacristan.runs.errors import LaunchError
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch, started
-from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import kept_start, start_setting, states_of, with_folder
 from sacristan.runs.stores.run import Run
 

@@ -22,10 +22,11 @@ from typing import Any
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.schema import RUN, read_json_if_whole
-from sacristan.runs.comparison.difference import diff
+from sacristan.runs.comparison import diff
 from sacristan.runs.errors import LaunchError, StoreError
-from sacristan.runs.query.flattening import list_of, mapping_of
+from sacristan.runs.query import list_of, mapping_of
 from sacristan.runs.query.texts import list_text
+from sacristan.runs.rerun import Record, digest_of, is_content_of, is_written_by
 from sacristan.runs.rerun.environment import (
     Differing,
     compare_flags,
@@ -37,11 +38,10 @@ from sacristan.runs.rerun.environment import (
 from sacristan.runs.rerun.judging import cause_of, judge
 from sacristan.runs.rerun.launching import end_text, run_launch
 from sacristan.runs.rerun.planning import Plan, planned
-from sacristan.runs.rerun.record import Record, digest_of, is_content_of, is_written_by
 from sacristan.runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.store import Store
 from sacristan.runs.transfer.copying import copy, uid_of
 
 __all__ = ["Reproduction", "carry_out", "cause_notes", "hash_order_sources", "reproduce"]

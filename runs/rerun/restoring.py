@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from sacristan.observers.record.files import read_regular, relative_path
 from sacristan.runs.errors import DamagedError, LaunchError, StoreError
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.rerun.record import GitState, Record
+from sacristan.runs.rerun import GitState, Record
 from sacristan.runs.stores.content import Content, fetch
 
 __all__ = ["Restored", "find_repository", "restore"]

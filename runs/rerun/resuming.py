@@ -25,6 +25,7 @@ from sacristan.observers.record.redaction import typed_command
 from sacristan.observers.record.schema import CONFIG, RUN
 from sacristan.observers.record.sealed_zip import check_seal, read_note
 from sacristan.runs.errors import LaunchError, RunsError
+from sacristan.runs.rerun import RESUME_SETTING, Record, check_has_config, is_content_of, is_written_by
 from sacristan.runs.rerun.launching import (
     Launch,
     check_passwords_alone,
@@ -33,7 +34,6 @@ from sacristan.runs.rerun.launching import (
     recorded_launch,
     run_launch,
 )
-from sacristan.runs.rerun.record import RESUME_SETTING, Record, check_has_config, is_content_of, is_written_by
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import HELD, Run
 

@@ -16,7 +16,7 @@ from sacristan.observers.record.copies import make_shared
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.query.flattening import mappings_in
+from sacristan.runs.query import mappings_in
 
 __all__ = [
     "GRACE_S",

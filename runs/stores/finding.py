@@ -9,9 +9,9 @@ from typing import Any
 from sacristan.configs.nearest import question, word_suggestion
 from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.errors import DiscardedError, FilterError, RunNotFoundError
+from sacristan.runs.query import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
 from sacristan.runs.query.conditions import Condition, Filter, Not, is_found, signed_leaves
 from sacristan.runs.query.filters import Question, holds
-from sacristan.runs.query.names import COMMON_FIELDS, KNOWN_FIELDS, full_name, is_searchable, short_name, similar_names
 from sacristan.runs.query.texts import STATUS_STYLES, list_text
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.record import RunStore
@@ -107,7 +107,7 @@ class FieldNames:
         self._statuses = set(_STATUSES)
 
     def check(self, name: str) -> None:
-        """See `sacristan.runs.stores.store.Store.check_field`."""
+        """See `sacristan.runs.stores.Store.check_field`."""
         name = full_name(name)
         if name in KNOWN_FIELDS or name in self._known:
             return

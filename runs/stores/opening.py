@@ -9,8 +9,8 @@ from pathlib import Path
 
 from sacristan.observers.record.redaction import hide_user
 from sacristan.runs.errors import StoreError, naming_os_errors
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.contract import Backend
-from sacristan.runs.stores.store import Store
 
 __all__ = ["open_backend", "open_store"]
 
@@ -75,13 +75,13 @@ def _unknown(where: str, others: Sequence[str]) -> StoreError:
 
 
 def _open_database(url: str, *, create: bool, is_read_only: bool) -> Backend:
-    from sacristan.runs.stores.mongo.backend import MongoBackend
+    from sacristan.runs.stores.mongo import MongoBackend
 
     return MongoBackend(url)
 
 
 def _open_folder(where: str, *, create: bool, is_read_only: bool) -> Backend:
-    from sacristan.runs.stores.folders.backend import FolderBackend
+    from sacristan.runs.stores.folders import FolderBackend
 
     if create:
         with naming_os_errors(f"{where} cannot be made"):

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from sacristan.runs.errors import StoreAwayError, StoreError
-from sacristan.runs.stores.store import Store
+from sacristan.runs.stores import Store
 
 __all__ = ["StorePool"]
 

@@ -23,7 +23,7 @@ __all__ = ["RunRecord", "RunStore"]
 
 
 class RunStore(Protocol):
-    """The methods of `sacristan.runs.stores.store.Store` that runs and backends call; `Store` itself imports both."""
+    """The methods of `sacristan.runs.stores.Store` that runs and backends call; `Store` itself imports both."""
 
     where: str
     on_progress: Callable[[str, int, int], None] | None

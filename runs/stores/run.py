@@ -12,11 +12,19 @@ from typing import TYPE_CHECKING, Any
 
 from sacristan.configs import Map
 from sacristan.configs.nearest import word_suggestion
-from sacristan.observers.record.identity import is_alive
+from sacristan.observers.record.identity import is_alive, last_sign
 from sacristan.runs.errors import StoreAwayError, StoreError
-from sacristan.runs.query.flattening import entry_at, mappings_in
-from sacristan.runs.query.names import full_name, is_own, unquoted
-from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, in_utc, last_sign
+from sacristan.runs.query import (
+    DURATION,
+    DURATION_FIELDS,
+    duration_s,
+    entry_at,
+    full_name,
+    in_utc,
+    is_own,
+    mappings_in,
+    unquoted,
+)
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.contract import PARTS
 from sacristan.runs.stores.record import RunRecord
@@ -85,7 +93,7 @@ def notes_in(document: Mapping[str, Any]) -> dict[str, Any]:
 class Run(RunRecord):
     """A past run. Nothing is loaded before you ask for it, and nothing that is read is ever executed.
 
-    `run["optimizer.lr"]` is any field by its name (`sacristan.runs.query.names`), None if the run lacks it. A setting
+    `run["optimizer.lr"]` is any field by its name (`sacristan.runs.query`), None if the run lacks it. A setting
     or metric that no run of the store has is an error; `run.get` returns None for it. A run shows the record as it was
     when the run was found; `run.store.get(run.id)` reads it again.
 
@@ -320,7 +328,7 @@ class Run(RunRecord):
         """Return the points of a metric.
 
         Args:
-            name: The metric; it may be quoted, see `sacristan.runs.query.names`.
+            name: The metric; it may be quoted, see `sacristan.runs.query`.
             num_points: Maximum number of points, extremes kept; see `sacristan.runs.drawing.curve`. None for all.
 
         Raises:

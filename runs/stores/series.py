@@ -11,7 +11,7 @@ from typing import Any, TypeGuard
 import numpy as np
 
 from sacristan.observers.record.points import TICKS_PER_S, Series
-from sacristan.runs.query.times import time_of
+from sacristan.runs.query import time_of
 
 __all__ = ["epochs_at", "other_values", "series_of"]
 

@@ -10,8 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import dotted, list_of, mapping_of, mappings_in, shallowest
-from sacristan.runs.query.names import SWEEP, full_name, short_name
+from sacristan.runs.query import SWEEP, dotted, full_name, list_of, mapping_of, mappings_in, shallowest, short_name
 from sacristan.runs.stores.run import Run, prefetch
 
 __all__ = [

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import StoreAwayError, StoreError
-from sacristan.runs.query.flattening import dotted, mapping_of
-from sacristan.runs.query.names import TIMES, full_name, is_own
+from sacristan.runs.query import TIMES, dotted, full_name, is_own, mapping_of, time_of
 from sacristan.runs.query.texts import count_text, list_text
-from sacristan.runs.query.times import time_of
 from sacristan.runs.stores.run import Run, each_series, prefetch
 from sacristan.runs.stores.settings import telling_settings
 
@@ -128,7 +126,7 @@ _COLUMNS = ["id", "metric", "step", "epoch", "value", "time", "wall_time"]
 
 
 def run_frame(runs: Sequence[Run], columns: Sequence[str] | None) -> pandas.DataFrame:
-    """Return runs as a frame, by default with the usual columns; see `sacristan.runs.stores.store.Store.frame`."""
+    """Return runs as a frame, by default with the usual columns; see `sacristan.runs.stores.Store.frame`."""
     import pandas
 
     rows, problems = read_rows(runs, columns)
@@ -144,7 +142,7 @@ def run_frame(runs: Sequence[Run], columns: Sequence[str] | None) -> pandas.Data
 
 
 def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | None = None) -> pandas.DataFrame:
-    """Return the points of metrics as one frame; see `sacristan.runs.stores.store.Store.curves`."""
+    """Return the points of metrics as one frame; see `sacristan.runs.stores.Store.curves`."""
     import pandas
 
     from sacristan.runs.drawing.curve import downsample

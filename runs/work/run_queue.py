@@ -21,20 +21,19 @@ from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.observers.record.folders import locked
 from sacristan.observers.record.journal import Journal
 from sacristan.runs.errors import LaunchError, RunsError, StoreError
+from sacristan.runs.query import time_of
 from sacristan.runs.query.texts import list_text
-from sacristan.runs.query.times import time_of
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import Launch, end_text
-from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
+from sacristan.runs.stores import Store
 from sacristan.runs.stores.contract import Backend, Documents
 from sacristan.runs.stores.opening import open_backend, open_store
 from sacristan.runs.stores.run import HELD, Run
-from sacristan.runs.stores.store import Store
 from sacristan.runs.stores.tables import HANDFUL, census
 from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.syncing import deliveries
-from sacristan.runs.work.claims import Claims, is_pending, run_claims
-from sacristan.runs.work.worker import End, Output, TaskSource, WorkerTask
+from sacristan.runs.work import Claims, End, Output, TaskSource, WorkerTask, is_pending, run_claims
 
 __all__ = ["Queue", "QueueEntry", "QueuedTask"]
 

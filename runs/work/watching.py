@@ -14,13 +14,12 @@ from typing import Any
 
 from sacristan.observers.notifying import LEVELS, Message, Sending, alert_event, event_of_session
 from sacristan.runs.errors import StoreAwayError, StoreError
+from sacristan.runs.query import REFUSED, SWEEP, list_of
 from sacristan.runs.query.filters import Question
-from sacristan.runs.query.flattening import list_of
-from sacristan.runs.query.names import REFUSED, SWEEP
 from sacristan.runs.query.texts import count_text, duration_text
+from sacristan.runs.stores import NEWEST_FIRST, Store
 from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.store import NEWEST_FIRST, Store
 
 __all__ = ["Notice", "Outbox", "RecentRuns"]
 

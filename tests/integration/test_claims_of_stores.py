@@ -18,7 +18,7 @@ from sacristan.observers.record.identity import lease
 from sacristan.runs import StoreError, copy, open_store
 from sacristan.runs.stores.opening import open_backend
 from sacristan.runs.stores.run import HELD
-from sacristan.runs.work.claims import is_pending, last_claims, point_claims, run_claims
+from sacristan.runs.work import is_pending, last_claims, point_claims, run_claims
 from sacristan.runs.work.run_queue import QueueEntry
 from tests.processes import PIPE, Process
 
@@ -29,7 +29,7 @@ SWEEP = "s"
 CLAIMING = """
 import itertools, json, sys
 from sacristan.runs.stores.opening import open_backend
-from sacristan.runs.work.claims import point_claims
+from sacristan.runs.work import point_claims
 
 where, agent, num = sys.argv[1], sys.argv[2], int(sys.argv[3])
 store = open_backend(where, create=True)

@@ -30,7 +30,7 @@ from sacristan.observers.record.copies import keep
 from sacristan.observers.record.identity import lease
 from sacristan.runs import DamagedError, StoreError, copy, export_to, open_store, sync
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 from tests.recording import observer_of
 
 KINDS = ("our-files", "our-mongo", "sacred-files", "sacred-mongo")

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.runs import StoreError, compare, open_store
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 
 DEEP = '{"a":' * 900 + "1" + "}" * 900
 DAMAGE = {

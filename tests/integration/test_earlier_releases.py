@@ -24,7 +24,7 @@ from sacristan.experiments import Experiment, supervised
 from sacristan.ingredients.config.scope import completed
 from sacristan.runs import copy, export_runs, import_runs, open_store
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 from tests.data.make_store import text_in
 from tests.earlier_stores import ARCHIVES, load_database, unpack
 from tests.processes import run

@@ -15,10 +15,10 @@ import optuna
 import pytest
 
 from sacristan.runs import SweepError, open_store
-from sacristan.runs.sweeps.spec.spec import read_spec, spec_of
+from sacristan.runs.sweeps.spec import read_spec, spec_of
 from sacristan.runs.sweeps.study.continuing import retry_failed, take_up
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.sweeps.views import Watcher
 from sacristan.runs.sweeps.views.study_view import make_study_view
 from sacristan.runs.work.warm import WarmPython
 from tests.integration.test_sweeps import FAST, GRID, TINY, Sweep, command, on

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from sacristan.ingredients.checkpoints.files import load_checkpoint
 from sacristan.runs import open_store
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 from tests.earlier_stores import ARCHIVES, unpack
 from tests.labs import copy_lab
 from tests.processes import run
@@ -27,7 +27,7 @@ ADDITIONS = {
 
 import argparse
 
-from sacristan.runs.commands.terminal.arguments import open_given
+from sacristan.runs.commands.terminal import open_given
 from sacristan.runs.commands.terminal.text import print_text
 
 __all__ = ["NO_JSON", "add_arguments", "main"]

@@ -20,7 +20,7 @@ import pytest
 
 from sacristan.__main__ import main
 from sacristan.runs import ForeignError, LaunchError, copy, export_runs, open_store
-from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun import Record
 from sacristan.runs.transfer.trackers import READERS, wandb_files
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
 

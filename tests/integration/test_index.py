@@ -26,9 +26,9 @@ from sacristan.observers import FileObserver
 from sacristan.observers.record.identity import lease
 from sacristan.runs import FilterError, StoreError, open_store
 from sacristan.runs.query.filters import Question
+from sacristan.runs.query.index import Index, scanning
 from sacristan.runs.query.index import file as index_file
 from sacristan.runs.query.index.fields import OF_CONFIG, OF_RUN, OF_SUMMARY, ORIGINS
-from sacristan.runs.query.index.index import Index, scanning
 from tests.processes import PIPE, Process
 
 
@@ -598,7 +598,7 @@ def test_folder_without_right_to_write_is_read_all_the_same(has_index, monkeypat
 UPDATE = """
 import sys
 from sacristan.runs.query.filters import Question
-from sacristan.runs.query.index.index import Index
+from sacristan.runs.query.index import Index
 from pathlib import Path
 for _ in range(int(sys.argv[2])):
     with Index(sys.argv[1]) as index:

@@ -17,8 +17,8 @@ from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs import Mongod, open_store
-from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
+from sacristan.runs.board.serving import create_app
 from tests.processes import run
 
 ROOT = Path(__file__).parents[2]

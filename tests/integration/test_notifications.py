@@ -34,9 +34,9 @@ from sacristan.observers.notifying import (
     sender,
 )
 from sacristan.runs import StoreAwayError, copy, open_store
-from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
-from sacristan.runs.sweeps.views.sweep_reader import Digests
+from sacristan.runs.board.serving import create_app
+from sacristan.runs.sweeps.views import Digests
 from sacristan.runs.work.watching import Outbox, RecentRuns
 from tests.processes import PIPE, Process, run
 

@@ -12,7 +12,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs import FilterError, compare, open_store
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 
 METRICS = ["AP@IoU=0.5", "recall@p>=0.9", "precision and recall", "A<B", "val/acc,top1", "odd`s", "-x"]
 SETTINGS = ["a<b", "x, y", "in (1)"]

@@ -12,7 +12,7 @@ from sacristan.experiments import Experiment
 from sacristan.ingredients import Ingredient, UnknownNamedConfigError
 from sacristan.ingredients.datasets.sources import load_source
 from sacristan.observers import FileObserver
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
 from sacristan.runs import Tolerance, open_store
 from sacristan.runs.commands import COMMANDS, name_of
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.planning import planned
-from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.reproducing import carry_out
 from tests.processes import run
 

@@ -18,9 +18,8 @@ from sacristan.__main__ import main
 from sacristan.observers.record.identity import lease
 from sacristan.runs import LaunchError, open_store, sync
 from sacristan.runs.stores.folders.documents import FolderDocuments
-from sacristan.runs.work.claims import Claim, is_pending, run_claims
+from sacristan.runs.work import Claim, End, Worker, is_pending, run_claims, visible_gpus
 from sacristan.runs.work.run_queue import Queue
-from sacristan.runs.work.worker import End, Worker, visible_gpus
 from tests.processes import PIPE, Process, run, warm_children
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +57,7 @@ WORKER = """
 import sys
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.work.run_queue import Queue
-from sacristan.runs.work.worker import Worker
+from sacristan.runs.work import Worker
 tell = lambda text: print(text, flush=True)
 with open_store(sys.argv[1]) as store:
     Worker(Queue(store, tell), tell, packages={packages!r}).work(until_empty=True)

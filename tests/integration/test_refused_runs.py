@@ -15,7 +15,7 @@ from sacristan.experiments import Experiment, tabular
 from sacristan.ingredients import DataError, LabError, TrainingError
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs import open_store
-from sacristan.runs.query.names import REFUSED
+from sacristan.runs.query import REFUSED
 
 TABLE = ["a,y", *(f"{number % 7},{number % 2}" for number in range(40))]
 

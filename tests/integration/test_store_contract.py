@@ -386,7 +386,7 @@ def test_commands_read_and_write_a_store_of_another_package(recorded, tmp_path, 
 def test_board_shows_a_store_of_another_package(recorded, tmp_path):
     from starlette.testclient import TestClient
 
-    from sacristan.runs.board.app import create_app
+    from sacristan.runs.board.serving import create_app
 
     url = f"sqlite://{tmp_path}/runs.sqlite"
     with open_store(recorded) as origin, open_store(url, create=True) as target:

@@ -42,7 +42,7 @@ from sacristan.observers.mongo import parse_mongo_option
 from sacristan.observers.record.identity import lease
 from sacristan.observers.record.media_files import Content
 from sacristan.runs import ChangedError, FilterError, RunNotFoundError, StoreError, Words
-from sacristan.runs.query.index.index import Index
+from sacristan.runs.query.index import Index
 from sacristan.runs.stores.settings import run_labels
 from tests import processes
 

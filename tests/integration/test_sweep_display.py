@@ -7,8 +7,8 @@ import os
 import pty
 import sys
 
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.home import Place
 from tests.integration.test_sweeps import GRID, ROOT
 from tests.processes import Process
@@ -19,7 +19,7 @@ import contextlib, logging, pathlib, sys
 logging.basicConfig(format="%(message)s")
 from sacristan.runs.sweeps.study.home import _log
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import Watcher
+from sacristan.runs.sweeps.views import Watcher
 from sacristan.runs.sweeps.agents.engines import display
 with contextlib.closing(Place(pathlib.Path("my_runs")).home("s")) as home:
     watcher = Watcher(home)

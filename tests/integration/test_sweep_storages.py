@@ -15,11 +15,11 @@ import pytest
 
 from sacristan.observers.mongo import Destination
 from sacristan.runs.stores.opening import open_backend
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import PatientDocuments, Place
 from sacristan.runs.sweeps.study.optuna_extensions import file_storage
-from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.sweeps.study.study_storage import StudyStorage
 
 WRITERS, TRIALS = 8, 6
@@ -93,8 +93,8 @@ import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
 from sacristan.observers.mongo import Destination
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 import optuna
 optuna.logging.set_verbosity(optuna.logging.WARNING)

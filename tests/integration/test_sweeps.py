@@ -22,18 +22,17 @@ from sacristan.__main__ import main
 from sacristan.configs import Map
 from sacristan.observers.mongo import Destination
 from sacristan.runs import StoreError, SweepError, open_store
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.agent_process import Agent
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.continuing import take_up
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.study import Study
 from sacristan.runs.sweeps.study.study_storage import StudyStorage
-from sacristan.runs.sweeps.views.status import Watcher
-from sacristan.runs.work.claims import Claim
+from sacristan.runs.sweeps.views import Watcher
+from sacristan.runs.work import Claim, Worker
 from sacristan.runs.work.warm import WarmPython
-from sacristan.runs.work.worker import Worker
 from tests.processes import PIPE, STDOUT, Process, run
 
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ import pytest
 
 from sacristan.experiments.new import write_experiment
 from sacristan.runs import open_store
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.study import Study
 from tests.integration.test_sweeps import FAST, OVER, ROOT, TINY, command
 from tests.processes import PIPE, STDOUT, Process, run
 

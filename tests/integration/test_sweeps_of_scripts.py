@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sacristan.runs import SweepError, open_store
-from sacristan.runs.sweeps.spec.definition import script_words, with_macro
+from sacristan.runs.sweeps import script_words, with_macro
 from tests.integration.test_sweeps_on_clusters import OF_RAY
 from tests.processes import PIPE, run
 

@@ -20,10 +20,10 @@ import pytest
 from sacristan.configs.packages import install_command
 from sacristan.observers.mongo import Destination
 from sacristan.runs import MissingExtraError, SweepError, open_store
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.home import Place
 from tests.integration.test_real_slurm import free_ports
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command

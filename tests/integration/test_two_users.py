@@ -22,8 +22,8 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
 from sacristan.runs import open_store
-from sacristan.runs.board.app import create_app
 from sacristan.runs.board.security import Policy
+from sacristan.runs.board.serving import create_app
 
 pytestmark = [
     pytest.mark.slow,

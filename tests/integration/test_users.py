@@ -21,7 +21,7 @@ from sacristan.__main__ import main as runs_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, MongoObserver
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 
 # In two parts: the sources of a run are recorded as they are.
 ADA = "ada-love" + "lace"

@@ -128,7 +128,7 @@ def test_point_of_a_killed_agent_goes_to_the_next_one_over_a_third_store(lab):
 def test_board_shows_a_sweep_over_a_third_store(lab):
     from starlette.testclient import TestClient
 
-    from sacristan.runs.board.app import create_app
+    from sacristan.runs.board.serving import create_app
 
     with open_store(lab.url, create=True):
         pass

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
-from sacristan.runs.commands.terminal.arguments import add_json, add_run, add_store, open_given
+from sacristan.runs.commands.terminal import add_json, add_run, add_store, open_given
 from sacristan.runs.commands.terminal.text import Cell, Column, print_json, print_table, print_text, print_to_stderr
 from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text
 

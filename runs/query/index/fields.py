@@ -34,10 +34,8 @@ from sacristan.observers.record.schema import (
     SUMMARY,
     newer_format,
 )
-from sacristan.runs.query.flattening import read_serialized
+from sacristan.runs.query import DURATION, LEFT_OUT, TIMES, duration_s, read_serialized, time_text
 from sacristan.runs.query.index.scanning import COARSE_NS
-from sacristan.runs.query.names import LEFT_OUT, TIMES
-from sacristan.runs.query.times import DURATION, duration_s, time_text
 
 __all__ = [
     "BIG",
@@ -46,7 +44,6 @@ __all__ = [
     "JSON",
     "LONG",
     "MAX_FILE_BYTES",
-    "MAX_LIST",
     "MAX_METRICS_BYTES",
     "NAN",
     "NOT_HELD",
@@ -337,7 +334,7 @@ def flatten(
     """Flatten nested mappings, with bounds on depth and size.
 
     An empty mapping, or one `depth` levels down, is a value like a list. A mapping that stands for a tuple or a NumPy
-    scalar is that value (see `sacristan.runs.query.flattening`). Values are added to `into`; names in `left_out` are
+    scalar is that value (see `sacristan.runs.query`). Values are added to `into`; names in `left_out` are
     skipped with everything below them. Returns whether every entry found room. For `twice`, see `without_pickles`.
     """
     is_whole = True

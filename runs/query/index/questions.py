@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sacristan.observers.record.json_text import is_large
+from sacristan.runs.query import DURATION, full_name
 from sacristan.runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Question, Words, leaves
 from sacristan.runs.query.index.fields import (
     BIG,
@@ -31,23 +32,8 @@ from sacristan.runs.query.index.fields import (
     encode,
     residual,
 )
-from sacristan.runs.query.names import full_name
-from sacristan.runs.query.times import DURATION
 
-__all__ = [
-    "count",
-    "entries",
-    "fields",
-    "filter_sql",
-    "find",
-    "has_field",
-    "key_of",
-    "names_below",
-    "origin_of",
-    "origins_in",
-    "split_name",
-    "table_of",
-]
+__all__ = ["count", "entries", "fields", "find", "has_field", "key_of", "origin_of", "origins_in"]
 
 Sql = tuple[str, list[Any]]
 

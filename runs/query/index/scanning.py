@@ -15,7 +15,6 @@ from sacristan.runs.errors import StoreAwayError, StoreError
 
 __all__ = [
     "COARSE_NS",
-    "SPOOL",
     "SPOOLED",
     "UNSETTLED",
     "has_record",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sacristan.observers.artifacts.intake import sweep_incoming
-from sacristan.observers.artifacts.store import ARTIFACTS, ArtifactStore
+from sacristan.observers.artifacts.store import ARTIFACTS, RELATIONS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.copies import is_as_named, make_shared
 from sacristan.observers.record.files import read_regular
@@ -31,24 +31,15 @@ from sacristan.runs.stores.changes import Removed, StagedRun
 
 __all__ = [
     "INCOMING",
-    "OUTGOING",
-    "RELATIONS",
     "TRASH",
-    "UNFINISHED",
     "delete",
     "discard_folder",
     "in_trash",
-    "is_older",
     "move_in",
     "reclaim",
     "remove_folder",
     "restore_folder",
-    "sweep_folders",
-    "sweep_unfinished",
 ]
-
-# Lists of artifact versions in a record, and what the store of artifacts calls the run's relation to them.
-RELATIONS = {"artifacts_logged": "made", "artifacts_used": "used"}
 
 
 def move_in(staged: StagedRun, store: Path, number: int) -> str:

@@ -15,8 +15,9 @@ from bson.raw_bson import RawBSONDocument
 
 from sacristan.configs.map import value_at
 from sacristan.observers.mongo.documents import stored_key
-from sacristan.observers.record.identity import true_status
+from sacristan.observers.record.identity import last_sign, true_status
 from sacristan.observers.record.json_text import is_large
+from sacristan.runs.query import DURATION, DURATION_FIELDS, TIMES, duration_s, id_of, mapping_of, without_pickles
 from sacristan.runs.query.filters import (
     SEARCHED,
     Condition,
@@ -28,9 +29,6 @@ from sacristan.runs.query.filters import (
     holds,
     texts_to_search,
 )
-from sacristan.runs.query.flattening import mapping_of, without_pickles
-from sacristan.runs.query.names import TIMES, id_of
-from sacristan.runs.query.times import DURATION, DURATION_FIELDS, duration_s, last_sign
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
 
 __all__ = [
@@ -65,7 +63,7 @@ def _is_time(expression: str) -> Query:
     return {"$eq": [{"$type": expression}, "date"]}
 
 
-# `sacristan.runs.query.times.duration_s` as an expression, in seconds; null where that is None. To filter 20,000
+# `sacristan.runs.query.duration_s` as an expression, in seconds; null where that is None. To filter 20,000
 # documents by reading them takes eighty times as long.
 _DURATION_S: Query = {
     "$let": {

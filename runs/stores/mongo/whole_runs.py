@@ -38,7 +38,7 @@ from sacristan.observers.record.schema import (
     read_json_lines,
 )
 from sacristan.runs.errors import StoreError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.stores.changes import Removed, StagedRun
 from sacristan.runs.stores.mongo.database import MongoDatabase
 from sacristan.runs.stores.run import COPYING, REMOVING

@@ -29,12 +29,12 @@ from sacristan.observers.record.identity import TRIAL_VARIABLE
 from sacristan.runs.errors import RunsError
 from sacristan.runs.rerun.launching import EndsWithUs
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.sweeps.agents.trials import AgentOptions, Outcome, TrialTask, Workplace
-from sacristan.runs.sweeps.spec.spec import spec_of
+from sacristan.runs.sweeps.agents import AgentOptions, Outcome, TrialTask, Workplace
+from sacristan.runs.sweeps.spec import spec_of
+from sacristan.runs.sweeps.study import Point, Study
 from sacristan.runs.sweeps.study.home import BEAT_S, Home, Place
-from sacristan.runs.sweeps.study.study import Point, Study
+from sacristan.runs.work import TaskSource, Worker
 from sacristan.runs.work.warm import PACKAGES, WarmPython
-from sacristan.runs.work.worker import TaskSource, Worker
 
 __all__ = ["END_BOUND_S", "ROOT", "Agent", "AgentProcess", "StartedAgent", "agent_request", "main", "work"]
 

@@ -8,28 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sacristan.observers.mongo import Destination, read_destination
-from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.runs.errors import SweepError
-from sacristan.runs.stores.opening import open_store
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.agent_process import work
 from sacristan.runs.sweeps.agents.engines import Engine
 from sacristan.runs.sweeps.agents.reevaluation import best_on_fresh_seeds
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.study.continuing import join, retry_failed, take_up
 from sacristan.runs.sweeps.study.home import Place, check_storage
 from sacristan.runs.sweeps.study.points import representative
 from sacristan.runs.sweeps.study.samplers import check_extra
-from sacristan.runs.sweeps.views.status import (
-    Status,
-    Watcher,
-    check_not_all_failed,
-    say,
-    say_all,
-    status_lines,
-)
+from sacristan.runs.sweeps.views import Status, Watcher, check_not_all_failed, say, say_all, status_lines
 
 __all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
 
@@ -68,7 +58,7 @@ def run_sweep(
         raise
     if not getattr(sys.stdout, "isatty", bool)():  # a terminal shows them already
         say_all(status_lines(status, spec.objective_names))
-    _deliver(place, definition.id)
+    place.deliver_ended(definition.id)
     say_all(_undelivered_lines(place, definition.id))
     check_not_all_failed(status, log.parent, "--retry-failed" if definition.is_script else "sweep.retry_failed=True")
     return status
@@ -182,43 +172,12 @@ def plot_sweep(place: Place, id: str) -> None:
         )
 
 
-# ---------------------------------------------------------------------- undelivered runs
-
-
-def _deliver(place: Place, id: str) -> None:
-    """Deliver the ended runs of a sweep on this machine, as far as the store that has the sweep takes them."""
-    if place.store and (left := _undelivered(place, id)):
-        destination = Destination.at(place.store)
-        place.deliver(folder for folder, where in left.items() if destination is None or where == destination.label)
-
-
 def _undelivered_lines(place: Place, id: str) -> list[str]:
     """Return a line with the number of ended runs that only this machine has, and the command that delivers them."""
-    labels = _undelivered(place, id)
+    labels = place.undelivered(id)
     if not labels:
         return []
     runs = f"{len(labels)} runs are" if len(labels) > 1 else "1 run is"
     where = ", ".join(dict.fromkeys(labels.values()))
     what, url = (where, f" --url {where}") if place.copies_runs else (f"MongoDB at {where}", "")
     return [f"{runs} not delivered to {what}; deliver: sacristan sync {place.base}{url}"]
-
-
-def _undelivered(place: Place, id: str) -> dict[Path, str]:
-    """Return the folders of a sweep's runs that have ended and are not delivered, and to where they are to be."""
-    if not place.base.is_dir():
-        return {}
-    labels = {}
-    with open_store(place.base) as store:
-        runs = [run for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
-        if place.copies_runs:
-            with open_store(place.store, create=True) as target:
-                ended = {run.uid: run.folder for run in runs if run.uid and run.status not in ("DEAD", "INTERRUPTED")}
-                there = target.backend.get(ended)
-                return {folder: target.where for uid, folder in ended.items() if folder and uid not in there}
-        folders = [run.folder for run in runs]
-    for folder in filter(None, folders):
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            destination = read_destination(folder)
-            if destination is not None and noted_delivery(folder) is None:
-                labels[folder] = destination.label
-    return labels

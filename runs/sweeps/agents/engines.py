@@ -13,13 +13,13 @@ from typing import IO, Any
 
 from sacristan.runs.errors import SweepError, needing_extra
 from sacristan.runs.rerun.launching import end_text
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.agent_process import END_BOUND_S, AgentProcess, StartedAgent, agent_request
 from sacristan.runs.sweeps.agents.ray_agents import host_and_port, ray_agents
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
-from sacristan.runs.work.worker import divided_threads, last_lines
+from sacristan.runs.sweeps.views import Status, Watcher, display, say
+from sacristan.runs.work import divided_threads, last_lines
 
 __all__ = ["Engine", "supervise"]
 

@@ -23,10 +23,10 @@ from typing import IO, Any, NoReturn
 from urllib.parse import urlsplit
 
 from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps import Definition
 from sacristan.runs.sweeps.agents.agent_process import ROOT, StartedAgent
-from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import say
+from sacristan.runs.sweeps.views import say
 
 __all__ = ["host_and_port", "ray_agents"]
 

@@ -26,14 +26,14 @@ from sacristan.runs.comparison.inference import (
     sample,
 )
 from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.engines import supervise
-from sacristan.runs.sweeps.agents.trials import AgentOptions
-from sacristan.runs.sweeps.spec.definition import Definition
 from sacristan.runs.sweeps.spec.fields import identity
 from sacristan.runs.sweeps.spec.search import Objective
 from sacristan.runs.sweeps.study.continuing import take_up
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import Watcher, say
+from sacristan.runs.sweeps.views import Watcher, say
 
 __all__ = ["best_on_fresh_seeds", "choose_finalists", "fresh_seeds", "judge"]
 

@@ -23,10 +23,10 @@ from typing import Any
 
 from sacristan.configs.slurm import requeue
 from sacristan.runs.errors import SweepError, needing_extra
+from sacristan.runs.sweeps.agents import AgentOptions
 from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent_request
-from sacristan.runs.sweeps.agents.trials import AgentOptions
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.views.status import Status, Watcher, display, say
+from sacristan.runs.sweeps.views import Status, Watcher, display, say
 
 __all__ = ["ArrayTask", "run_array"]
 

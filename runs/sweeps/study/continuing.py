@@ -12,12 +12,12 @@ from typing import Any
 
 from sacristan.runs.errors import SweepError
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import Spec, read_spec, spec_of
 from sacristan.runs.sweeps.spec.distributions import Constant
 from sacristan.runs.sweeps.spec.fields import shown
-from sacristan.runs.sweeps.spec.spec import Spec, read_spec, spec_of
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import Home, has_study
-from sacristan.runs.sweeps.study.study import Study
 
 __all__ = ["join", "retry_failed", "take_up"]
 

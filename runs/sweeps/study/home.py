@@ -22,15 +22,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from sacristan.observers.mongo import Destination
+from sacristan.observers.mongo import Destination, read_destination
+from sacristan.observers.mongo.delivery import noted_delivery
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.runs.errors import RunsError, StoreAwayError, SweepError, needing_extra
 from sacristan.runs.stores.contract import Backend, Change, Documents
 from sacristan.runs.stores.folders.documents import FolderDocuments
-from sacristan.runs.stores.opening import open_backend
-from sacristan.runs.sweeps.spec.definition import Definition
+from sacristan.runs.stores.opening import open_backend, open_store
+from sacristan.runs.sweeps import Definition
 from sacristan.runs.transfer.syncing import deliveries
-from sacristan.runs.work.claims import Claim, Claims, last_claims, point_claims
+from sacristan.runs.work import Claim, Claims, last_claims, point_claims
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -250,6 +251,34 @@ class Place:
         """Deliver ended runs to the store, as far as it takes them."""
         for _ in deliveries(self.base, self.store.partition("#")[0], only=folders):
             pass  # what is left is counted afterwards
+
+    def deliver_ended(self, id: str) -> None:
+        """Deliver the ended runs of a sweep on this machine, as far as the store that has the sweep takes them."""
+        if self.store and (left := self.undelivered(id)):
+            destination = Destination.at(self.store)
+            self.deliver(folder for folder, where in left.items() if destination is None or where == destination.label)
+
+    def undelivered(self, id: str) -> dict[Path, str]:
+        """Return the folders of a sweep's runs that have ended and are not delivered, and to where they are to be."""
+        if not self.base.is_dir():
+            return {}
+        labels = {}
+        with open_store(self.base) as store:
+            runs = [run for run in store.find([("meta.sweep.id", "=", id)]) if not run.is_living]
+            if self.copies_runs:
+                with open_store(self.store, create=True) as target:
+                    ended = {
+                        run.uid: run.folder for run in runs if run.uid and run.status not in ("DEAD", "INTERRUPTED")
+                    }
+                    there = target.backend.get(ended)
+                    return {folder: target.where for uid, folder in ended.items() if folder and uid not in there}
+            folders = [run.folder for run in runs]
+        for folder in filter(None, folders):
+            with contextlib.suppress(OSError, ValueError, TypeError):
+                destination = read_destination(folder)
+                if destination is not None and noted_delivery(folder) is None:
+                    labels[folder] = destination.label
+        return labels
 
     def ids(self) -> list[str]:
         """Return the ids of all sweeps that are kept there."""

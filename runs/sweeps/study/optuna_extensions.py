@@ -22,11 +22,11 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sacristan.observers.record.files import sync_file
 from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.fields import identity
 from sacristan.runs.sweeps.spec.parameters import Parameter
 from sacristan.runs.sweeps.spec.search import bands
-from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.points import QUANTILE, choices, in_order
 
 if TYPE_CHECKING:

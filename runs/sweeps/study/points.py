@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.errors import SweepError
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.spec.distributions import Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.fields import identity
 from sacristan.runs.sweeps.spec.parameters import Parameter
-from sacristan.runs.sweeps.spec.spec import Spec
 
 if TYPE_CHECKING:
     from optuna import Trial

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.errors import needing_extra
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Reals
 from sacristan.runs.sweeps.spec.fields import identity
-from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.points import choices, grid_point, position_of
 
 if TYPE_CHECKING:

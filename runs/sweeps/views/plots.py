@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from sacristan.observers.record.files import make_folder, replacing
 from sacristan.runs.errors import PlotError, naming_os_errors, needing_extra
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.sweeps.spec.spec import Spec
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 from sacristan.runs.sweeps.views.study_view import StudyView, make_study_view, most_important, thinned
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sacristan.runs.errors import needing_extra
+from sacristan.runs.sweeps.spec import Spec
 from sacristan.runs.sweeps.spec.distributions import Choice, Reals
-from sacristan.runs.sweeps.spec.spec import Spec
 from sacristan.runs.sweeps.study.points import NUMBER, QUANTILE, VERSION, choices, position_of
 from sacristan.runs.sweeps.study.samplers import without_experimental_warnings
 

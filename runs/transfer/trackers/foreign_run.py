@@ -31,7 +31,7 @@ from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.query.texts import STATUS_STYLES
 
 __all__ = [

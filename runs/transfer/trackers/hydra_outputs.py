@@ -21,7 +21,7 @@ import yaml
 
 from sacristan.observers.record.files import read_regular
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.transfer.trackers import csv_files, dvclive_folders, event_files
 from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_json
 from sacristan.runs.transfer.trackers.source_files import file_inside

@@ -25,15 +25,8 @@ import yaml
 
 from sacristan.observers.record.other_trackers import parse_value, part_name
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.query.flattening import mapping_of
-from sacristan.runs.transfer.trackers.foreign_run import (
-    UNKNOWN,
-    Curve,
-    ForeignRun,
-    Found,
-    as_steps,
-    take_status,
-)
+from sacristan.runs.query import mapping_of
+from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_steps, take_status
 from sacristan.runs.transfer.trackers.source_files import (
     damage_of,
     files_below,

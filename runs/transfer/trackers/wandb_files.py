@@ -22,7 +22,7 @@ import numpy as np
 
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.runs.errors import ForeignError, needing_extra
-from sacristan.runs.query.flattening import mapping_of
+from sacristan.runs.query import mapping_of
 from sacristan.runs.transfer.trackers.foreign_run import (
     ForeignRun,
     Found,

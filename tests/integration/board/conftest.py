@@ -18,8 +18,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver
 from sacristan.runs import copy, open_store
 from sacristan.runs.board.access import Policy
-from sacristan.runs.board.app import create_app
-from sacristan.runs.board.serving import BoardServer
+from sacristan.runs.board.serving import BoardServer, create_app
 
 # All pages in one process, which compiles the script of the plots once: half of the time of the tests in the browser.
 ONE_PROCESS = ("--renderer-process-limit=1", "--process-per-site", "--disable-site-isolation-trials", "--disable-gpu")

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from sacristan.__main__ import main
 from sacristan.runs import copy, open_store
-from sacristan.runs.board.app import create_app
+from sacristan.runs.board.serving import create_app
 
 spec = importlib.util.spec_from_file_location("hostile", Path(__file__).with_name("hostile.py"))
 hostile = importlib.util.module_from_spec(spec)

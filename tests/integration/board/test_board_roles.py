@@ -12,8 +12,7 @@ from starlette.testclient import TestClient
 from sacristan.__main__ import main
 from sacristan.runs import ServerError, open_store
 from sacristan.runs.board.access import Policy, Proxy, Role, TokenFile, default_tokens
-from sacristan.runs.board.app import ROUTES, create_app
-from sacristan.runs.board.serving import BoardServer
+from sacristan.runs.board.serving import ROUTES, BoardServer, create_app
 from tests.processes import PIPE, Process
 
 # Each request that writes, and the least role that may send it.

@@ -18,7 +18,7 @@ from sacristan.experiments import Experiment
 from sacristan.observers import MongoObserver
 from sacristan.runs import Store, StoreAwayError, StoreError, open_store
 from sacristan.runs.board.views import RunsView
-from sacristan.runs.query.index.batch import Batch
+from sacristan.runs.query.index.file import Batch
 from sacristan.runs.stores.pool import StorePool
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import drawn, panel

@@ -10,7 +10,7 @@ from sacristan.__main__ import main
 from sacristan.runs import open_store
 from sacristan.runs.board.access import Role, TokenFile
 from sacristan.runs.comparison.report_pages import as_html, as_markdown, rendered
-from sacristan.runs.drawing.markup import Markup
+from sacristan.runs.drawing import Markup
 from sacristan.runs.stores.small_documents import Report
 from tests.integration.board.conftest import database_of
 from tests.integration.board.test_workspace import assert_accessible

@@ -15,14 +15,12 @@ from markupsafe import escape
 from sacristan.observers.mongo import Destination
 from sacristan.observers.record.schema import FORMAT
 from sacristan.runs import MissingExtraError, SweepError, open_store
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
-from sacristan.runs.sweeps.study import study_storage
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study, study_storage
 from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.study.optuna_extensions import _FileJournal
-from sacristan.runs.sweeps.study.study import Study
-from sacristan.runs.sweeps.views.status import Watcher
-from sacristan.runs.sweeps.views.sweep_reader import SweepReader, importances_of, read_definitions
+from sacristan.runs.sweeps.views import SweepReader, Watcher, importances_of, read_definitions
 
 EVIL = "<img src=x onerror=alert(1)>"
 SPEC = {
@@ -304,7 +302,7 @@ def test_optuna_missing_is_one_line(client_of, swept, monkeypatch):
             raise MissingExtraError(f"{what} needs the package {error.name!r}; [{extra}]") from error
         yield
 
-    monkeypatch.setattr("sacristan.runs.sweeps.study.study.needing_extra", lacking)
+    monkeypatch.setattr("sacristan.runs.sweeps.study.needing_extra", lacking)
     answer = client_of(swept).get("/sweeps/first")
     assert answer.status_code == 409
     assert "a sweep needs the package &#39;optuna&#39;" in answer.text

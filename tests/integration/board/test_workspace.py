@@ -109,7 +109,7 @@ def test_all_points_of_a_panel_are_saved(client_of, recorded, monkeypatch):
     assert rows[0] == ["curve", "step", "value", "low", "high"]
     labels = ("lr=0.01 (n = 1)", "lr=0.1 (n = 2)")
     assert [row[:2] for row in rows[1:]] == [[label, step] for label in labels for step in ("10", "11", "12")]
-    monkeypatch.setattr("sacristan.runs.board.curves_page.MAX_POINTS", 119)
+    monkeypatch.setattr("sacristan.runs.board.charts.MAX_POINTS", 119)
     answer = client.get("/workspace/points", params=query)
     assert (answer.status_code, answer.json()["error"].partition(",")[0]) == (409, "got 120 points of train/loss")
 

@@ -7,8 +7,8 @@ import random
 import pytest
 
 from sacristan.runs import ComparisonError, FilterError, compare, diff, open_store
+from sacristan.runs.comparison import group_runs
 from sacristan.runs.comparison.comparing import direction_of
-from sacristan.runs.comparison.grouping import group_runs
 from sacristan.runs.comparison.reports import (
     as_latex,
     escape_latex,

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sacristan.runs.drawing.markup import Markup, element, escape, table
+from sacristan.runs.drawing import Markup, element, escape, table
 
 
 class Parsed(HTMLParser):

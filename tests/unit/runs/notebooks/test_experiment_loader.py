@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from sacristan.runs import Content, ExperimentLoader, MissingExtraError, StoreError, incense
-from sacristan.runs.notebooks.experiment_loader import _with_database
+from sacristan.runs.notebooks import _with_database
 from sacristan.runs.notebooks.saved_artifacts import CSVArtifact, ImageArtifact, PickleArtifact
 
 

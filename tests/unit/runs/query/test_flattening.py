@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sacristan.runs.query.flattening import changes, dotted, is_same, shallowest, without_pickles
+from sacristan.runs.query import changes, dotted, is_same, shallowest, without_pickles
 
 SCALAR = {"py/object": "numpy.float64", "dtype": "float64", "value": 0.9}
 BARE = {"dtype": "float64", "value": 0.9}

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from sacristan.runs import FilterError
+from sacristan.runs.query import full_name, quoted, short_name, similar_names, split_names, unquoted
 from sacristan.runs.query.filters import AllOf, Condition, Not, OneOf, parse_filter
-from sacristan.runs.query.names import full_name, quoted, short_name, similar_names, split_names, unquoted
 
 ODD = ["a=b", "a<b", "p>=0.9", "x!", "~x", "a b", "a and b", "a, b", "-x", "a`b", "`x`", "``", "it's", '"a"', "a\tb"]
 

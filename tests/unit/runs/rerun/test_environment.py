@@ -7,8 +7,8 @@ import pytest
 
 from sacristan.observers.provenance.gathering import machine, packages
 from sacristan.runs import StoreError, open_store
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.environment import compare_environment, compare_flags, compare_libraries, requirements
-from sacristan.runs.rerun.record import Record
 
 SOURCE = "import torch\nimport numpy as np\n\ndef f():\n    from sklearn import metrics\n"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from sacristan.runs import LaunchError, open_store
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import OBSERVERS, recorded_launch
-from sacristan.runs.rerun.record import Record
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import types
 import pytest
 
 from sacristan.runs import Content
-from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.reproducing import cause_notes, hash_order_sources
 from sacristan.runs.rerun.verdict import DIVERGED, IDENTICAL, Deviation
 

@@ -8,8 +8,7 @@ import pytest
 
 from sacristan.observers.provenance import lab_git_state
 from sacristan.runs import LaunchError, open_store
-from sacristan.runs.rerun import restoring
-from sacristan.runs.rerun.record import Record
+from sacristan.runs.rerun import Record, restoring
 from tests.folders import read_files
 
 

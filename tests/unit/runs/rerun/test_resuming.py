@@ -14,11 +14,11 @@ from sacristan.observers.record.identity import lease
 from sacristan.observers.record.points import POINT
 from sacristan.observers.record.sealed_zip import SealingStream
 from sacristan.runs import LaunchError, open_store
+from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.rerun.record import Record
 from sacristan.runs.rerun.replaying import replay
 from sacristan.runs.rerun.resuming import changed_sources, fork_launch, resume_launch, states_of, with_folder
-from sacristan.runs.sweeps.agents.trials import resumed
+from sacristan.runs.sweeps.agents import resumed
 
 UID = "01a1ffeb3c174508e1a2f664eafc1f36"
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from sacristan.runs import SweepError
-from sacristan.runs.sweeps.spec.spec import read_over, read_spec
+from sacristan.runs.sweeps.spec import read_over, read_spec
 
 GOOD = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
 METRIC = {"name": "loss"}
@@ -218,7 +218,7 @@ def test_bad_spec_is_refused_in_one_sentence(document, message):
 
 
 def read_file_of(document):
-    from sacristan.runs.sweeps.spec.spec import _read
+    from sacristan.runs.sweeps.spec import _read
 
     return _read(document)
 

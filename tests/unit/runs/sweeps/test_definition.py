@@ -6,10 +6,10 @@ import json
 import pytest
 
 from sacristan.runs import SweepError
-from sacristan.runs.sweeps.spec.definition import Definition
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps import Definition
+from sacristan.runs.sweeps.spec import read_spec
+from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import Place
-from sacristan.runs.sweeps.study.study import Study
 
 SPEC = read_spec({"method": "grid", "parameters": {"x": {"values": [1, 2]}}})
 TINY = Definition("s", "tiny", SPEC.document, "tiny.py", "", "/", "/", (), (), 0, None, "", "")

@@ -4,6 +4,7 @@ import numpy as np
 import optuna
 import pytest
 
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.spec.distributions import (
     DISTRIBUTIONS,
     QUANTILES,
@@ -13,7 +14,6 @@ from sacristan.runs.sweeps.spec.distributions import (
     Reals,
     read_distribution,
 )
-from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 
 NUM = 35

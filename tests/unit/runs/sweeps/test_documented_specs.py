@@ -7,9 +7,9 @@ import pytest
 
 from sacristan import runs
 from sacristan.configs.files import load_yaml
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.spec.distributions import DISTRIBUTIONS
 from sacristan.runs.sweeps.spec.search import METHODS, STOPPING
-from sacristan.runs.sweeps.spec.spec import read_spec
 
 PAGE = (Path(runs.__file__).parents[1] / "docs" / "sweep_specs.md").read_text(encoding="utf-8")
 SPECS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -4,7 +4,7 @@ import optuna
 import pytest
 
 from sacristan.runs import SweepError
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.optuna_extensions import expressed
 from sacristan.runs.sweeps.study.points import grid_point, suggest
 

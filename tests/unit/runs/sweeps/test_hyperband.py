@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState, create_trial
 
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.spec.search import bands
-from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.samplers import make_pruner
 
 PARAMETERS = {"lr": {"min": 0.0, "max": 1.0}}

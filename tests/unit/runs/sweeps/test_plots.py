@@ -8,7 +8,7 @@ import pytest
 
 from sacristan.configs.packages import install_command
 from sacristan.runs import MissingExtraError, PlotError
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.views import plots
 from sacristan.runs.sweeps.views.pictures import _Scale

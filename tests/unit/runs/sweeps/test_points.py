@@ -5,7 +5,7 @@ import json
 import optuna
 import pytest
 
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.points import representative, suggest
 
 CONDITIONAL = {

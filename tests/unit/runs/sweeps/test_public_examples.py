@@ -5,7 +5,7 @@ from pathlib import Path
 import optuna
 import pytest
 
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.points import grid_point, representative, suggest
 from sacristan.runs.sweeps.study.samplers import make_pruner, make_sampler
 

@@ -9,8 +9,8 @@ import pytest
 
 from sacristan.configs.packages import install_command
 from sacristan.runs import MissingExtraError
+from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.spec.search import METHODS, STOPPING, violations
-from sacristan.runs.sweeps.spec.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.study.samplers import draws_alone, make_pruner, make_sampler
 

@@ -6,8 +6,8 @@ import pytest
 from sacred.arg_parser import get_config_updates
 
 from sacristan.runs import SweepError
-from sacristan.runs.sweeps.spec.definition import setting_words
-from sacristan.runs.sweeps.spec.spec import read_spec
+from sacristan.runs.sweeps import setting_words
+from sacristan.runs.sweeps.spec import read_spec
 
 TEXTS = [
     "a b",

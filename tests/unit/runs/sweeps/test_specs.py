@@ -9,9 +9,9 @@ import pytest
 
 from sacristan import runs
 from sacristan.runs import SweepError
+from sacristan.runs.sweeps.spec import read_over, read_spec
 from sacristan.runs.sweeps.spec.distributions import Choice, Constant, Integers, Reals
 from sacristan.runs.sweeps.spec.search import Objective, read_constraint, violations
-from sacristan.runs.sweeps.spec.spec import read_over, read_spec
 
 GOOD = {"method": "random", "parameters": {"lr": {"min": 0.0, "max": 1.0}}}
 
@@ -224,7 +224,7 @@ def test_constraint_on_what_was_not_logged_is_refused(values, said):
 
 
 def test_reading_loads_no_optuna_and_no_numpy():
-    script = "import sys\nfrom sacristan.runs.sweeps.spec.spec import read_spec\n"
+    script = "import sys\nfrom sacristan.runs.sweeps.spec import read_spec\n"
     script += f"read_spec({GOOD!r})\nprint([name for name in ('optuna', 'numpy', 'scipy') if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=Path(runs.__file__).parents[1], capture_output=True, text=True, check=True

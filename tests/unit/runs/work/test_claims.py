@@ -8,9 +8,8 @@ import pytest
 
 from sacristan.runs import StoreError
 from sacristan.runs.stores.folders.documents import FolderDocuments
-from sacristan.runs.work.claims import run_claims
+from sacristan.runs.work import End, run_claims
 from sacristan.runs.work.run_queue import QueuedTask, QueueEntry
-from sacristan.runs.work.worker import End
 
 
 def test_claims_that_cannot_be_read_or_written_are_an_error_of_the_store(tmp_path):

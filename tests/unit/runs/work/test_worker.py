@@ -8,8 +8,7 @@ import pytest
 
 from sacristan.runs import StoreError
 from sacristan.runs.rerun.launching import Launch
-from sacristan.runs.work import worker
-from sacristan.runs.work.worker import Output, TaskSource, Worker, WorkerTask
+from sacristan.runs.work import Output, TaskSource, Worker, WorkerTask
 
 
 class NotedJob:
@@ -80,7 +79,7 @@ class Idle(TaskSource):
 
 
 def test_worker_that_finds_nothing_to_do_says_so_once(monkeypatch):
-    monkeypatch.setattr(worker, "_IDLE_S", 0.0)
+    monkeypatch.setattr("sacristan.runs.work._IDLE_S", 0.0)
     said = []
     with pytest.raises(KeyboardInterrupt):
         Worker(Idle(), said.append, num_places=1, warm=NotedJob()).work()
