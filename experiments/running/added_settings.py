@@ -15,7 +15,7 @@ from sacred.utils import get_by_dotted_path, iterate_flattened
 
 from sacristan.observers.record.object_names import object_name
 
-__all__ = ["as_setting", "merge", "note_typed"]
+__all__ = ["as_setting", "merge", "note_origins"]
 
 _HIDDEN = "***"
 # Narrower than the names of environment variables: `max_tokens` and `tokenizer` are settings.
@@ -108,15 +108,22 @@ def _place(config: MutableMapping[str, Any], name: str) -> tuple[MutableMapping[
     return target, last
 
 
-def note_typed(meta_info: MutableMapping[str, Any], config: Mapping[str, Any], typed: Iterable[str]) -> None:
-    """Note which settings were typed, in the entries of the meta entry where experiments note it.
+def note_origins(
+    meta_info: MutableMapping[str, Any], config: Mapping[str, Any], typed: Iterable[str], changed: Iterable[str]
+) -> None:
+    """Note which settings were typed, and which of them the program has changed since, as experiments note it.
 
     Dotted names that the config does not have are left out.
     """
-    values = {name: get_by_dotted_path(config, name, _MISSING) for name in typed}
-    for name, value in values.items():
-        if value is not _MISSING:
-            merge(meta_info.setdefault("config_updates", {}), {name: value})
-    entries = [name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))]
-    others = [group for group in meta_info.get("origins", ()) if group["origin"] != "command line"]
-    meta_info["origins"] = [*others, *([{"origin": "command line", "entries": entries}] if entries else [])]
+    known = {name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))}
+    origin_of = {entry: group["origin"] for group in meta_info.get("origins", ()) for entry in group["entries"]}
+    for origin, names in (("the script", [name for name in changed if name in known]), ("command line", typed)):
+        for name in names:
+            value = get_by_dotted_path(config, name, _MISSING)
+            if value is not _MISSING:
+                merge(meta_info.setdefault("config_updates", {}), {name: value})
+                origin_of |= dict.fromkeys((entry for entry, _ in iterate_flattened({name: value})), origin)
+    groups: dict[str, list[str]] = {}
+    for entry, origin in origin_of.items():
+        groups.setdefault(origin, []).append(entry)
+    meta_info["origins"] = [{"origin": origin, "entries": entries} for origin, entries in groups.items()]

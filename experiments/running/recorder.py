@@ -17,7 +17,7 @@ from sacred.run import Run
 from sacred.stdout_capturing import CapturedStdout
 from sacred.utils import SacredInterrupt
 
-from sacristan.experiments.running.added_settings import merge, note_typed
+from sacristan.experiments.running.added_settings import merge, note_origins
 from sacristan.experiments.running.buffers import MediaBuffer, MetricsBuffer
 from sacristan.experiments.running.captured_output import Spill, read_parts, record_replaced, take_from_memory
 from sacristan.experiments.running.one_run import Owner
@@ -150,7 +150,7 @@ class Recorder:
         with self.lock:
             typed = list(typed)
             changed = merge(self._run.config, values)
-            note_typed(self._run.meta_info, self._run.config, typed)
+            note_origins(self._run.meta_info, self._run.config, typed, changed)
             self._has_new_config |= bool(changed or typed)
             if self._num_configs < _MOST_CONFIGS:
                 self._send_config()

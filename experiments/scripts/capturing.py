@@ -114,7 +114,7 @@ class Capture:
         self.is_guest = self._is_left = self._stands_in = False
         # Of an experiment: metrics that are passed on, and the first point of each other one.
         self._passed_on: set[str] = set()
-        self._held: dict[str, tuple[Any, Any]] = {}
+        self._held: dict[str, tuple[Any, Any, tuple[str, str]]] = {}
         self.before_first_log: Callable[[], None] | None = None
 
     def begin(self, run: LabRun | None, also: Collection[str] = ()) -> None:
@@ -144,8 +144,8 @@ class Capture:
             yield
         finally:
             if not self._logs_itself():
-                for name, (value, step) in self._held.items():
-                    self._log_held(run, name, value, step)
+                for name, held in self._held.items():
+                    self._log_one(run, name, *held)
             for name, value in before.items():
                 setattr(self, name, value)
 
@@ -153,7 +153,7 @@ class Capture:
         """Return whether the run has metrics that came by no library."""
         return self.run is not None and not self._passed_on >= self.run.position()["metrics"].keys()
 
-    def _is_left_out(self, name: str, value: Any, step: Any) -> bool:
+    def _is_left_out(self, name: str, value: Any, step: Any, source: tuple[str, str]) -> bool:
         """Return whether a point of an experiment is not passed on, or later.
 
         The first of each metric waits until the next one, by which an experiment that logs both ways has done so.
@@ -167,20 +167,20 @@ class Capture:
             self._warn("", "itself", f"this experiment logs its metrics itself; those of {libraries} are not recorded")
             return True
         if name not in self._held:
-            self._held[name] = (value, step)
+            self._held[name] = (value, step, source)
             return True
-        first, first_step = self._held.pop(name)
+        first = self._held.pop(name)
         self._passed_on.add(name)
         if self.run is not None:
-            self._log_held(self.run, name, first, first_step)
+            self._log_one(self.run, name, *first)
         return False
 
-    def _log_held(self, run: LabRun, name: str, value: Any, step: Any) -> None:
-        """Log a point that was held back; warn if it is not a number."""
+    def _log_one(self, run: LabRun, name: str, value: Any, step: Any, source: tuple[str, str]) -> None:
+        """Log a point; warn, once, if it is no metric."""
         try:
             run.log_scalar(name, value, step)
         except MetricError as error:
-            self._warn("", f"held {name}", str(error))
+            self.reject(name, error, source)
 
     def lets(self, library: str) -> bool:
         """Return whether a library does its own work, too: it was named by `--also`, or no script is recorded here."""
@@ -246,12 +246,8 @@ class Capture:
         if library not in self._calls or call not in self._calls[library]:
             self._note(library, call)
         for name, value in self._new_ones(values, step, library).items():
-            try:
-                if self.is_guest and self._is_left_out(name, value, step):
-                    continue
-                run.log_scalar(name, value, step)
-            except MetricError as error:
-                self.reject(name, error, (library, call))
+            if not (self.is_guest and self._is_left_out(name, value, step, (library, call))):
+                self._log_one(run, name, value, step, (library, call))
 
     def reject(self, name: str, error: MetricError, source: tuple[str, str]) -> None:
         """Warn, once, of a value that is no metric; `source` is library and call."""
