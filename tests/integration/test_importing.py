@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from sacristan.__main__ import main
-from sacristan.runs import ForeignError, LaunchError, copy, export_runs, open_store
+from sacristan.runs import ForeignError, LaunchError, copy, export_runs, import_foreign, open_store
 from sacristan.runs.rerun import Record
 from sacristan.runs.transfer.trackers import READERS, wandb_files
 from tests.trackers import LOSSES, SAMPLES, digest_of, points_of, take, unpack
@@ -347,6 +347,21 @@ def test_table_of_a_number_that_no_float_holds_hides_no_others_and_keys_of_a_con
     assert (failed.outcome, new.outcome) == ("failed", "new")
     [run] = store
     assert run.config == {"lr": {"0": 0.1, "rest": 2}}
+
+
+def test_file_that_is_gone_before_it_is_read_fails_alone(tmp_path, store):
+    (tmp_path / "from").mkdir()
+    for name in "abc":
+        (tmp_path / "from" / f"{name}.csv").write_text("loss\n1\n")
+    runs = import_foreign(tmp_path / "from", store)
+    first = next(runs)
+    (tmp_path / "from" / "b.csv").unlink()
+    gone, last = runs
+    assert [run.outcome for run in (first, gone, last)] == ["new", "failed", "new"]
+    assert gone.left_out == (f"{tmp_path}/from/b.csv: No such file or directory",)
+    record = json.loads((tmp_path / "store" / "1" / "run.json").read_text())
+    # Tools of Sacred look for these.
+    assert record["resources"] == record["artifacts"] == record["experiment"]["sources"] == []
 
 
 def test_run_of_a_time_that_no_calendar_has_fails(tmp_path, store):

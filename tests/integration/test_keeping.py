@@ -162,6 +162,7 @@ def test_tag_and_note_are_written_found_and_taken_back(lab, runs, capsys, monkey
 @pytest.mark.parametrize("recorded", ["our-mongo", "sacred-mongo"], indirect=True)
 def test_tags_set_in_omniboard_are_shown_found_and_taken_away(lab, runs):
     lab.database.runs.update_one({"_id": 2}, {"$set": {"omniboard": {"tags": ["fine", "odd one"], "notes": "x"}}})
+    lab.store.check_field("tags.fine")
     runs("tag", "1", "fine")
     assert [row["id"] for row in json.loads(runs("ls", "--tag", "fine", "--json", "--sort", "id"))] == ["1", "2"]
     assert [row["tags"] for row in json.loads(runs("ls", "--json", "--sort", "id"))] == [
