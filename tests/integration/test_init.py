@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal
 import logging
 import random
 import signal
@@ -137,6 +138,20 @@ def test_alerts_have_the_levels_of_both():
             tracked.alert("no", level="loud")
     alerts = recorded().info["alerts"]
     assert [(alert["text"], alert["level"]) for alert in alerts] == [("title: text", "warning"), ("only", "error")]
+
+
+def test_signals_that_end_a_process_are_caught_while_a_run_lasts():
+    names = ("SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGXCPU", "SIGALRM")
+    numbers = [getattr(signal, name) for name in names]
+    before = [signal.signal(number, signal.SIG_DFL) for number in numbers]
+    try:
+        with sacristan.init():
+            assert [callable(_signal.getsignal(number)) for number in numbers] == [True] * len(names)
+            assert [signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * len(names)
+        assert [_signal.getsignal(number) for number in numbers] == [signal.SIG_DFL] * len(names)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_watch_logs_histograms_of_gradients_and_parameters():

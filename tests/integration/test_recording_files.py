@@ -137,6 +137,20 @@ class Wordless:
     __repr__ = __str__
 
 
+def test_heartbeat_writes_a_new_result_and_when_it_was(tmp_path):
+    seen = []
+
+    def main(_run):
+        for _run.result in (0.5, {"loss": 0.25}):
+            _run._emit_heartbeat()
+            entries = load(tmp_path / "runs" / "1")
+            seen.append((entries["status"], entries["result"]))
+            assert entries["start_time"] <= entries["heartbeat"]
+
+    record(tmp_path, main)
+    assert seen == [("RUNNING", 0.5), ("RUNNING", {"loss": 0.25})]
+
+
 def test_refused_values_end_no_heartbeat_and_take_no_point_with_them(tmp_path):
     bad = [torch.zeros(3), torch.zeros(0), "5", None, Wordless(), 10**400]
 

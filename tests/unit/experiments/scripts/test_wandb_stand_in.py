@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sacristan.experiments.scripts.loggers.wandb_stand_in import _Wandb
+from sacristan.experiments.scripts.loggers.wandb_stand_in import _Run, _Wandb
 
 
 @pytest.fixture
@@ -27,6 +27,6 @@ def test_unknown_names_can_be_used_in_any_way_and_their_calls_are_reported(modul
 
 
 def test_special_names_are_missing_as_those_of_any_module(module):
-    for named in (module, module.beta):
+    for named in (module, module.beta, _Run(SimpleNamespace(), module)):
         with pytest.raises(AttributeError):
             named.__wrapped__  # noqa: B018

@@ -427,6 +427,32 @@ def test_steps_per_epoch_count_a_shorter_last_one(data, accumulate, steps):
     assert steps_per_epoch(data.train, accumulate) == steps
 
 
+class StoppedError(Exception):
+    pass
+
+
+class Stop(Callback):
+    """Stops a training after so many steps."""
+
+    def __init__(self, step=None):
+        self.step = step
+
+    def before_step(self, trainer, optimizer):
+        if trainer.place.step == self.step:
+            raise StoppedError
+
+
+def test_last_step_of_a_training_that_stopped_within_an_epoch_is_logged(data, tmp_path):
+    def session(stop, **options):
+        keeper = Checkpointer(tmp_path, {}, interval_steps=1, **options)
+        amp = MixedPrecision(CPU, accumulate=2)  # two steps an epoch, of two batches and one
+        return train(data, callbacks=[Stop(stop)], checkpointer=keeper, amp=amp, epochs=2, log_interval=1000)[1]
+
+    with pytest.raises(StoppedError):
+        session(1)
+    assert [step for name, _, step in session(None, resume=True) if name == "train/loss"] == [4]
+
+
 def test_fit_with_patience_stops_when_nothing_improves(data, tmp_path):
     keeper = Checkpointer(tmp_path, {}, interval=100)
     _, log, result = train(data, lr=1e-12, epochs=9, patience=2, min_delta=1e-3, checkpointer=keeper)

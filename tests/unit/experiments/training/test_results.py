@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import logging
 import math
+from types import SimpleNamespace
 
+import numpy as np
+import PIL.Image
 import pytest
 import torch
 from sacred.observers import FileStorageObserver
@@ -67,6 +71,30 @@ def data_of(classes=(), task="classification", **options):
     parts = {"train": empty, "val": empty, "test": empty, "task": task, "input_shape": (1,), "fingerprint": ""}
     counts = {"num_targets": len(classes) or 1, "class_counts": (), "target_mean": None, "target_std": None}
     return Data(**parts, **counts, classes=classes, **options)
+
+
+class Recorded:
+    """A run that keeps what is logged."""
+
+    def __init__(self):
+        self.info, self.media = {}, {}
+
+    def log_media(self, name, medium):
+        self.media[name] = medium
+
+
+def test_confusion_is_a_table_of_counts_and_a_picture_of_shares():
+    run, matrix = Recorded(), torch.tensor([[3, 1], [0, 0]])
+    measures = SimpleNamespace(classes=("no", "yes"), matrices=lambda: {"confusion": matrix})
+    loss = Loss(nn.CrossEntropyLoss(), "classes", 2, measures=measures)
+    assert report_test(run, {"loss": 0.25, "accuracy": 0.5}, loss) == 0.5
+    table, picture = (run.media[name] for name in ("test/confusion", "test/confusion/picture"))
+    assert list(table.columns) == ["true \\ predicted", "no", "yes"]
+    assert [table.get_column(name) for name in table.columns] == [["no", "yes"], [3, 0], [1, 0]]
+    pixels = np.asarray(PIL.Image.open(io.BytesIO(picture.encode().data)))
+    assert pixels.shape == (256, 256)
+    # The darker, the larger the share of the true class; a class that does not occur is white.
+    assert pixels[::128, ::128].tolist() == [[64, 191], [255, 255]]
 
 
 def test_predictions_of_classes_are_their_names_and_probabilities(in_run, folder):

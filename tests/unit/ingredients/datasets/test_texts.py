@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 
 import numpy as np
 import pytest
@@ -200,6 +201,7 @@ def test_same_texts_are_known_as_those_that_were_trained_on(tmp_path):
 
 
 def test_docstrings_that_come_with_python_are_texts(monkeypatch):
+    assert {*texts._PACKAGES} <= sys.stdlib_module_names
     monkeypatch.setattr(texts, "_PACKAGES", ("http", "json"))
     source = load_source("text")
     assert set(source.targets.tolist()) == {"http", "json"}

@@ -345,6 +345,18 @@ def test_file_that_is_created_again_on_such_a_file_system_is_said_too(tmp_path, 
     assert steps_in(folder) == [0]
 
 
+def test_points_that_are_being_moved_count_once(tmp_path):
+    journal = begun(tmp_path)
+    for step in range(3):
+        log(journal.points, "loss", step, 0.5)
+    before = (tmp_path / LIVE).read_bytes()
+    journal.points.drain()
+    log(journal.points, "loss", 3, 0.5)
+    journal.close()
+    (tmp_path / LIVE).write_bytes(before)  # as one who reads it first sees it
+    assert read_metric(tmp_path, "loss").steps.tolist() == steps_in(tmp_path) == [0, 1, 2, 3]
+
+
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
