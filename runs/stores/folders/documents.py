@@ -33,7 +33,7 @@ from sacristan.observers.notifying import SENT, SentMessages
 from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import make_folder, read_regular, replacing, write_once
 from sacristan.observers.record.folders import claimed, locked
-from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.schema import CLAIMS, NOTES, RUN
 from sacristan.runs.errors import naming_os_errors
 from sacristan.runs.stores.contract import NOTED, UNSENT, Change, Documents
@@ -153,14 +153,14 @@ class _Status(_Files):
         return locked(self.folder, wait=False)
 
     def load(self, name: str, entries: Collection[str] | None = None) -> Any:
-        run = parse_json(read_regular(self.folder / RUN))
+        run = load_json(self.folder / RUN)
         return {each: run[each] for each in _STATUS if each in run}
 
     def save(self, name: str, before: Any, document: Any) -> bool:
         from sacristan.observers.record.journal import Journal  # imports NumPy
 
         with contextlib.closing(Journal(self.folder)) as journal:
-            journal.write(RUN, {**parse_json(read_regular(self.folder / RUN)), **document})
+            journal.write(RUN, {**load_json(self.folder / RUN), **document})
         return True
 
 
@@ -293,7 +293,7 @@ class _Claims(_Files):
         except FileNotFoundError:
             return None
         with contextlib.suppress(OSError, ValueError):  # a power cut that damages it ended the process as well
-            if isinstance(process := parse_json(read_regular(self._lease_path(name))), dict):
+            if isinstance(process := load_json(self._lease_path(name)), dict):
                 document[self.process] = process
         return document
 
@@ -374,7 +374,7 @@ class _Agents(_Files):
 
     def load(self, name: str, entries: Collection[str] | None = None) -> Any:
         with contextlib.suppress(OSError, ValueError):
-            return {"agent": name, "lease": parse_json(read_regular(self._path(name)))}
+            return {"agent": name, "lease": load_json(self._path(name))}
         return None
 
     def save(self, name: str, before: Any, document: Any) -> bool:
@@ -409,7 +409,7 @@ class _Sweeps(_Files):
         if entries is not None and set(entries) <= {"stopped"}:
             return stopped
         try:
-            document = parse_json(read_regular(self.place(name)))
+            document = load_json(self.place(name))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:

@@ -17,7 +17,7 @@ from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError
 from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import read_lease, true_status
-from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.media_files import media_path
 from sacristan.observers.record.schema import (
     CHILD_POINTS,
@@ -390,7 +390,7 @@ def _gone(path: Path) -> RemovedError:
 def _check_record(folder: Path, _state: Hashable) -> str:
     """Return why a run cannot be read if it has the format of a later version."""
     try:
-        newer = newer_format(parse_json(read_regular(folder / RUN)))
+        newer = newer_format(load_json(folder / RUN))
     except (OSError, ValueError, RecursionError):  # the rest of a damaged record may be read
         return ""
     return f"{folder} cannot be read: {newer}" if newer else ""
@@ -399,7 +399,7 @@ def _check_record(folder: Path, _state: Hashable) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Return the document in a file; an empty one if the run lacks the file."""
     try:
-        document = parse_json(read_regular(path))
+        document = load_json(path)
     except FileNotFoundError:
         if path.name == RUN:
             raise _gone(path) from None

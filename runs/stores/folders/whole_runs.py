@@ -20,10 +20,9 @@ from sacristan.observers.artifacts.intake import sweep_incoming
 from sacristan.observers.artifacts.store import ARTIFACTS, RELATIONS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
 from sacristan.observers.record.copies import is_as_named, make_shared
-from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.folders import as_number, claimed, is_locked, locked, make_numbered_folder
 from sacristan.observers.record.identity import is_alive, read_lease
-from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import RUN, newer_format, read_json_if_whole
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
@@ -378,7 +377,7 @@ def _named_contents(store: Path) -> tuple[set[str], list[str]]:
     unreadable = []
     for folder in (*run_folders(store), *(folder for _, folder, _ in in_trash(store))):
         try:
-            document = parse_json(read_regular(folder / RUN))
+            document = load_json(folder / RUN)
             if not isinstance(document, dict) or newer_format(document):
                 raise ValueError("it is no object, or has another format")
         except FileNotFoundError:  # removed since it was listed

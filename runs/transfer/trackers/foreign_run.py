@@ -28,7 +28,7 @@ from sacristan.observers.media.arrays import png_size
 from sacristan.observers.media.kinds import binned
 from sacristan.observers.media.table import Table
 from sacristan.observers.record.files import read_regular
-from sacristan.observers.record.json_text import parse_json
+from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import ForeignError
 from sacristan.runs.query import mapping_of
@@ -259,7 +259,7 @@ def as_whole(value: Any) -> Any:
 def take_export(run: ForeignRun, folder: Path) -> None:
     """Take the status and result that `sacristan export` noted in a folder, as its tracker has no place for them."""
     with contextlib.suppress(OSError, ValueError):
-        mark = mapping_of(parse_json(read_regular(folder / MARK)))
+        mark = mapping_of(load_json(folder / MARK))
         take_status(run, mark.get("status"))
         run.result = mark.get("result")
 
