@@ -15,15 +15,8 @@ import pymongo
 from pymongo.database import Database
 from pymongo.errors import ConfigurationError, ConnectionFailure, PyMongoError
 
-from sacristan.observers.mongo import (
-    Destination,
-    database_in,
-    explain,
-    is_refusal,
-    is_unconfirmed,
-    read_destination,
-)
-from sacristan.observers.mongo.delivery import Delivery
+from sacristan.observers.mongo import Destination, database_in, explain, is_refusal, is_unconfirmed, read_destination
+from sacristan.observers.mongo.delivery import Delivery, noted_delivery
 from sacristan.observers.record.folders import RecordLock, locked
 from sacristan.observers.record.identity import is_alive, last_beat, read_lease, true_status
 from sacristan.observers.record.journal import Journal
@@ -34,7 +27,7 @@ from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
 
-__all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync"]
+__all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync", "undelivered"]
 
 _log = logging.getLogger(__name__)
 
@@ -192,6 +185,12 @@ def _parse(url: str | None) -> str | None:
         return database_in(url) if url is not None and "://" in url else None
     except ValueError as error:
         raise StoreError(f"--url: {error}") from error
+
+
+def undelivered(folder: Path) -> str | None:
+    """Return the label of the database that a run is still to be delivered to; None if it is there, or goes nowhere."""
+    destination = read_destination(folder)
+    return None if destination is None or noted_delivery(folder) is not None else destination.label
 
 
 def _destination(folder: Path, url: str | None, name: str | None) -> Destination | None:

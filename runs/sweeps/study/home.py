@@ -22,15 +22,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-from sacristan.observers.mongo import Destination, read_destination
-from sacristan.observers.mongo.delivery import noted_delivery
+from sacristan.observers.mongo import Destination
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.runs.errors import RunsError, StoreAwayError, SweepError, needing_extra
 from sacristan.runs.stores.contract import Backend, Change, Documents
 from sacristan.runs.stores.folders.documents import FolderDocuments
 from sacristan.runs.stores.opening import open_backend, open_store
 from sacristan.runs.sweeps import Definition
-from sacristan.runs.transfer.syncing import deliveries
+from sacristan.runs.transfer.syncing import deliveries, undelivered
 from sacristan.runs.work import Claim, Claims, last_claims, point_claims
 
 if TYPE_CHECKING:
@@ -275,9 +274,8 @@ class Place:
             folders = [run.folder for run in runs]
         for folder in filter(None, folders):
             with contextlib.suppress(OSError, ValueError, TypeError):
-                destination = read_destination(folder)
-                if destination is not None and noted_delivery(folder) is None:
-                    labels[folder] = destination.label
+                if (label := undelivered(folder)) is not None:
+                    labels[folder] = label
         return labels
 
     def ids(self) -> list[str]:
