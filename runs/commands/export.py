@@ -6,12 +6,11 @@ import argparse
 import contextlib
 import dataclasses
 import functools
-import io
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from sacristan.observers.record.redaction import hide_passwords
 from sacristan.runs.commands.terminal import (
@@ -224,7 +223,7 @@ def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
     if export.format == "parquet" and output is not None:
         written = tables.write_parquet(output, names, rows)
     else:
-        with _opened(output) as stream:
+        with contextlib.nullcontext(sys.stdout) if output is None else tables.opened(output) as stream:
             if export.format == "json":
                 written = tables.write_json(stream, rows)
             else:
@@ -234,17 +233,3 @@ def _write_table(runs: Sequence[Run], export: _Export) -> tuple[int, str]:
         print_to_stderr(f"note: changed to fit {export.format}: {list_text(written.changed)}")
     what = f"{count_text(written.num_rows, 'row')}, {count_text(len(names), 'column')}"
     return 0, "" if output is None else what
-
-
-@contextlib.contextmanager
-def _opened(output: Path | None) -> Iterator[TextIO]:
-    from sacristan.runs.drawing.output_file import writing
-
-    if output is None:
-        yield sys.stdout
-        return
-    with writing(output, overwrite=True) as binary:
-        text = io.TextIOWrapper(binary, "utf-8", errors="backslashreplace", newline="")
-        yield text
-        text.flush()
-        text.detach()

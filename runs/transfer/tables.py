@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import importlib
+import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ __all__ = [
     "check_extra",
     "lacks",
     "metric_rows",
+    "opened",
     "run_rows",
     "write_csv",
     "write_json",
@@ -90,6 +93,16 @@ def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, s
             raise
         except StoreError as error:
             problems[run.id] = str(error)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[TextIO]:
+    """Open a file for a table as text in UTF-8; it replaces an existing one once it is whole."""
+    with writing(path, overwrite=True) as binary:
+        text = io.TextIOWrapper(binary, "utf-8", errors="backslashreplace", newline="")
+        yield text
+        text.flush()
+        text.detach()
 
 
 def write_csv(
