@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -85,7 +85,7 @@ def _run_recorded(words: Sequence[str], name: str) -> NoReturn:
     script = {"kind": "command", "program": words[0], "args": [*words[1:]], "captured": True}
     make_main()  # no source of the lab is one of the run
     session = Session.begin(name, {"args": [*words[1:]]}, script=script)
-    code = _wait(subprocess.Popen(words))
+    code = _wait(_start(words))
     session.end(SystemExit(code) if code else None)
     _exit_as(code)
 
@@ -96,7 +96,20 @@ def _run_with_hook(words: Sequence[str], options: Sequence[str], folder: Path) -
     told_children = {"options": [*options], "folder": str(folder), "path": before}
     path = str(folder) if not before else f"{folder}{os.pathsep}{before}"
     environment = {**os.environ, in_children.VARIABLE: json.dumps(told_children), "PYTHONPATH": path}
-    return _wait(subprocess.Popen(words, env=environment))
+    return _wait(_start(words, environment))
+
+
+def _start(words: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
+    """Start a command such that Ctrl-Z stops both processes, also before the command runs.
+
+    Without a function to call, subprocess starts it by vfork: a child that is stopped then keeps this process from
+    stopping, and the shell waits for ever.
+    """
+    return subprocess.Popen(words, env=environment, preexec_fn=_do_nothing)
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _wait(process: subprocess.Popen[bytes]) -> int:

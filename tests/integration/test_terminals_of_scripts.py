@@ -9,6 +9,7 @@ import signal
 import sys
 import termios
 
+import psutil
 import pytest
 
 from sacristan.runs import open_store
@@ -203,6 +204,30 @@ def test_programs_that_the_record_starts_are_not_stopped_before_they_run(tmp_pat
     masks = [int(line.split()[1], 16) for line in blocked.read_text().splitlines()]
     assert masks
     assert all(mask >> (signal.SIGTSTP - 1) & 1 for mask in masks), blocked.read_text()
+
+
+STOPPED_AT_ITS_START = """
+import os, signal, sys
+from sacristan.__main__ import main
+
+os.register_at_fork(after_in_child=lambda: os.kill(os.getpid(), signal.SIGSTOP))
+sys.argv[1:] = ["run", "--", "sh", "-c", "grep SigBlk /proc/self/status"]
+main()
+"""
+
+
+def test_command_that_is_stopped_before_it_runs_lets_its_recorder_stop(tmp_path, wait_for):
+    words = [sys.executable, "-c", STOPPED_AT_ITS_START]
+    with Process(words, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True) as process:
+        recorder = psutil.Process(process.pid)
+        wait_for(lambda: [child.status() for child in recorder.children()] == ["stopped"], "a stopped command")
+        [command] = recorder.children()
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: recorder.status() == "stopped", "a stopped recorder")
+        recorder.resume()
+        command.resume()
+        out, err = process.communicate()
+        assert (process.returncode, out) == (0, "SigBlk:\t0000000000000000\n"), err
 
 
 LEAVES = """
