@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -47,6 +48,15 @@ __all__ = ["LabRun"]
 _log = logging.getLogger(__name__)
 
 BEAT_INTERVAL_S = 1.0
+
+
+class _Heartbeat(IntervalTimer):
+    """A timer with a name, so that it does not count among the threads of a script, `Thread-1` and so on."""
+
+    def __init__(self, event: threading.Event, func: Callable[[], None], interval: float) -> None:
+        # An error where Sacred ends a run, such as a user's own time limit, must not keep the process alive.
+        threading.Thread.__init__(self, name="sacristan-heartbeat", daemon=True)
+        self.stopped, self.func, self.interval = event, func, interval
 
 
 class LabRun(LoggingRun):
@@ -192,9 +202,8 @@ class LabRun(LoggingRun):
         self._recorder.capture(self._output_file)
         if self.beat_interval <= 0:
             return
-        self._stop_heartbeat_event, self._heartbeat = IntervalTimer.create(self._emit_heartbeat, self.beat_interval)
-        # An error where Sacred ends a run, such as a user's own time limit, must not keep the process alive.
-        self._heartbeat.daemon = True
+        self._stop_heartbeat_event = threading.Event()
+        self._heartbeat = _Heartbeat(self._stop_heartbeat_event, self._emit_heartbeat, self.beat_interval)
         self._heartbeat.start()
         if self.system_metrics_s is not None and self.observers:
             folder = None if self.folder is None else self.folder.absolute()  # the working folder may change

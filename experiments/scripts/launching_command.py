@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from sacristan.experiments.scripts import in_children
 from sacristan.experiments.scripts.capturing import told
-from sacristan.experiments.scripts.script_run import make_main
+from sacristan.experiments.scripts.script_run import is_disabled, make_main
 from sacristan.experiments.scripts.session import Session
 
 __all__ = ["run_command"]
@@ -57,6 +57,8 @@ def run_command(words: Sequence[str], options: Sequence[str], name: str | None) 
         told(f"error: {words[0]}: there is no such program")
         sys.exit(_NOT_FOUND)
     try:
+        if is_disabled():
+            _exit_as(_wait(_start(words)))
         if not _may_start_python(path):
             _run_recorded(words, name or Path(words[0]).name)
         with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:

@@ -21,8 +21,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from sacristan.configs.nearest import suggestion
-from sacristan.experiments.scripts.capturing import capture, told
-from sacristan.experiments.scripts.script_run import make_main, make_run
+from sacristan.configs.packages import entry_points
+from sacristan.experiments.scripts.capturing import ENTRY_POINTS, capture, told
+from sacristan.experiments.scripts.loggers import LOGGERS
+from sacristan.experiments.scripts.script_run import is_disabled, make_main, make_run
 from sacristan.experiments.scripts.session import Session, active_session
 from sacristan.ingredients.errors import LabError
 from sacristan.observers.errors import ArtifactError, ObserversError
@@ -110,6 +112,8 @@ def run_program(words: Sequence[str]) -> NoReturn:
         if not args:
             parser.error("got no command after --; write sacristan run -- torchrun train.py")
         run_command(args, before[:-1], options.name)
+    if unknown := [library for library in options.also if library not in LOGGERS]:
+        _check_libraries(parser, unknown)
     atexit.register(_die_by_interrupt)  # first, so that it is the last to be called
     try:
         program = _program(options, args)
@@ -117,7 +121,7 @@ def run_program(words: Sequence[str]) -> NoReturn:
         if options.queue:
             _enqueue(options, program, before)
             sys.exit(0)
-        if int(os.environ.get("RANK") or 0):
+        if int(os.environ.get("RANK") or 0) or is_disabled():
             capture.begin(None, options.also)
         else:
             _begin(options, program, before)
@@ -128,6 +132,14 @@ def run_program(words: Sequence[str]) -> NoReturn:
         told(f"error: {error}")
         sys.exit(1)
     _exit_as(program)
+
+
+def _check_libraries(parser: argparse.ArgumentParser, libraries: Sequence[str]) -> None:
+    """Reject libraries that no adapter of ours or of another package is for."""
+    known = ["tensorboard", *LOGGERS, *entry_points(ENTRY_POINTS)]
+    for name in libraries:
+        if name not in known:
+            parser.error(f"--also {name}: there is no such library; {suggestion(name, known)}")
 
 
 def _program(options: argparse.Namespace, args: Sequence[str]) -> _Program:
@@ -348,9 +360,9 @@ def _source_of(path: str) -> bytes:
         source = Path(path).read_bytes()
     except OSError as error:
         known = [str(each) for each in Path(path).parent.glob("*.py")]
-        hint = (
-            suggestion(path, known) if isinstance(error, FileNotFoundError) and known else "give the path of a script"
-        )
+        hint = "give the path of a script"
+        if isinstance(error, FileNotFoundError):
+            hint = _hint_for_program(path) or (suggestion(path, known) if known else hint)
         raise _Rejected(f"{path}: {error.strerror}; {hint}") from None
     if Path(path).suffix != ".py":
         try:
@@ -359,6 +371,16 @@ def _source_of(path: str) -> bytes:
             text = f"{path}: this is no Python script; for another program, write sacristan run -- {path}"
             raise _Rejected(text, code=1) from None
     return source
+
+
+def _hint_for_program(name: str) -> str | None:
+    """Return what to write for a program instead of a script; None if the name is that of none."""
+    import shutil
+
+    if shutil.which(name) is None:
+        return None
+    command = f"for a program, write sacristan run -- {name} ..."
+    return f"leave it out, sacristan run train.py; {command}" if name.startswith("python") else command
 
 
 def _constants(path: str, source: bytes, names: Sequence[str]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from sacristan.observers.record.redaction import hide_passwords, redact
 
 __all__ = ["ScriptRun", "make_main", "make_run", "script_of"]
 
-STORE_VARIABLE = "SACRISTAN_STORE"
+MODE_VARIABLE, STORE_VARIABLE = "SACRISTAN_MODE", "SACRISTAN_STORE"
 # The one line of a run's log that is no warning and yet shows; and those of Sacred that are, and do not.
 _SHOWN, _HIDDEN = "Recorded in", ("Aborted after", "Failed after")
 
@@ -181,6 +181,11 @@ class _ScriptAlone:
             "base_dir": self.base_dir,
             "dependencies": [*dependencies, f"sacristan=={version()}"],
         }
+
+
+def is_disabled() -> bool:
+    """Return whether the environment asks that nothing is recorded."""
+    return os.environ.get(MODE_VARIABLE) == "disabled"
 
 
 def make_main(**names: Any) -> ModuleType:

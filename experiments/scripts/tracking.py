@@ -59,7 +59,6 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 
-MODE_VARIABLE = "SACRISTAN_MODE"
 # Functions of the run that `init` has started, which `sacristan` has under the same names.
 FUNCTIONS = (
     "alert", "define_metric", "finish", "log", "log_artifact", "log_model", "save", "unwatch", "use_artifact",
@@ -128,6 +127,8 @@ def init(
         ConfigError: If an argument is invalid, or `resume` and `id` do not allow a run.
         ObserversError: If the run cannot be recorded or resumed.
     """
+    from sacristan.experiments.scripts.script_run import MODE_VARIABLE
+
     mode = mode or os.environ.get(MODE_VARIABLE) or "online"
     if mode not in _MODES:
         raise ConfigError(f"init: got mode={mode!r}, expected one of {', '.join(_MODES)}")

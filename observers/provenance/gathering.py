@@ -87,7 +87,7 @@ def _num_threads(torch: ModuleType) -> int:
         with contextlib.suppress(Exception):
             answers.append(torch.get_num_threads())
 
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=ask, name="sacristan-threads", daemon=True)
     try:
         thread.start()
     except RuntimeError:  # Python is exiting

@@ -89,6 +89,7 @@ SCRIPTS = {
         print("shown", text)
     """,
     "logs": "import logging; logging.basicConfig(level=10); logging.info('x'); print(len(logging.root.handlers))",
+    "names threads": "import threading; print(threading.Thread(target=print).name)",
     "warns": "import warnings; warnings.warn('old', stacklevel=1); print(len(warnings.filters) > 0)",
 }
 
@@ -165,6 +166,11 @@ def test_module_behaves_as_under_python(tmp_path):
         (["trian.py"], "trian.py: No such file or directory; did you mean train.py?"),
         (["--set", "LR", "folder"], "--set names constants of a script; got folder, which is a folder or an archive"),
         ([], "got no script; write sacristan run train.py"),
+        (
+            ["python", "train.py"],
+            "python: No such file or directory; leave it out, sacristan run train.py; for a program",
+        ),
+        (["bash", "train.sh"], "bash: No such file or directory; for a program, write sacristan run -- bash ..."),
         (["-m", "no.such"], "-m no.such: there is no such module"),
         (["--set", "EPOCH", "train.py"], "--set EPOCH: train.py sets no such name at its top; did you mean EPOCHS?"),
     ],
@@ -177,6 +183,35 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
     done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"sacristan: error: {message}")
+    assert not (tmp_path / "my_runs").exists()
+
+
+def test_library_that_nobody_knows_is_rejected(tmp_path):
+    (tmp_path / "train.py").write_text("")
+    command = [sys.executable, "-m", "sacristan", "run", "--also", "wndb", "train.py"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, (tmp_path / "my_runs").exists()) == (2, False)
+    assert "--also wndb: there is no such library; did you mean wandb?" in done.stderr
+
+
+UNRECORDED = """
+import sys
+import wandb
+
+wandb.init(project="digits")
+wandb.log({"loss": 1.0})
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("command", [["train.py"], ["--", "bash", "train.sh"]], ids=["script", "command"])
+def test_nothing_is_recorded_where_the_environment_says_so(tmp_path, command):
+    (tmp_path / "train.py").write_text(UNRECORDED if command == ["train.py"] else "raise SystemExit(3)")
+    (tmp_path / "train.sh").write_text(f"{sys.executable} train.py")
+    code, _, err = started(
+        ["-m", "sacristan", "run", *command], tmp_path, env={**os.environ, "SACRISTAN_MODE": "disabled"}
+    )
+    assert (code, err) == (3, "")
     assert not (tmp_path / "my_runs").exists()
 
 
