@@ -47,12 +47,7 @@ __all__ = [
     "export",
     "load_network",
     "load_trained",
-    "make_onnx",
-    "make_program",
-    "pt2_bytes",
     "read_metadata",
-    "run_onnx",
-    "run_pt2",
 ]
 
 # The endings of files by format.
@@ -114,7 +109,7 @@ def _tensor(values: np.ndarray | None) -> Tensor | None:
     return None if values is None else torch.from_numpy(np.array(values))
 
 
-def make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:
+def _make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:
     """Return a model in evaluation mode as a graph of operations, for batches of any size.
 
     `inputs` must have at least two samples: with one, torch would fix the batch size. `dims` are names by varying
@@ -153,7 +148,7 @@ def _reason(error: BaseException) -> str:
     return f"{where}{text}{hint}"
 
 
-def make_onnx(program: ExportedProgram, metadata: Mapping[str, Any], dims: Mapping[int, str]) -> bytes:
+def _make_onnx(program: ExportedProgram, metadata: Mapping[str, Any], dims: Mapping[int, str]) -> bytes:
     """Return a graph as the content of an ONNX file, with the metadata as JSON."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         require(name, "onnx", "export.format=onnx")
@@ -195,7 +190,7 @@ def _onnx_reason(error: BaseException) -> str:
     return f"the model cannot be converted: {(texts[-1].strip().splitlines() or [type(error).__name__])[0][:300]}"
 
 
-def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
+def _pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
     """Return a graph as the content of a file for `torch.export.load`, with metadata in `sacristan.json`."""
     stream = io.BytesIO()
     with _quiet():
@@ -203,7 +198,7 @@ def pt2_bytes(program: ExportedProgram, metadata: Mapping[str, Any]) -> bytes:
     return stream.getvalue()
 
 
-def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
+def _run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     """Return a function that runs an ONNX file on the CPU, with as many threads as torch: (B, ...) to outputs."""
     runtime = require("onnxruntime", "onnx", "export.format=onnx")
     options = runtime.SessionOptions()
@@ -212,7 +207,7 @@ def run_onnx(content: bytes) -> Callable[[Tensor], Tensor]:
     return lambda inputs: torch.from_numpy(session.run(None, {"inputs": inputs.contiguous().numpy()})[0])
 
 
-def run_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
+def _run_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
     """Return a function that runs the content of a `torch.export` file on CPU tensors: (B, ...) to outputs."""
     with _quiet():
         return torch.export.load(io.BytesIO(content)).module()
@@ -285,11 +280,11 @@ def export(
     whole = (prepared or plain).eval()
     sample = pairs[0][0]
     dims = _varying(data)
-    program = make_program(whole, sample if len(sample) > 1 else torch.cat([sample, sample]), dims)
-    content = make_onnx(program, metadata, dims) if format == "onnx" else pt2_bytes(program, metadata)
+    program = _make_program(whole, sample if len(sample) > 1 else torch.cat([sample, sample]), dims)
+    content = _make_onnx(program, metadata, dims) if format == "onnx" else _pt2_bytes(program, metadata)
     offset = None if prepared is None else prepared.target_mean
     with torch.no_grad():
-        difference = compare(pairs, run_onnx(content) if format == "onnx" else run_pt2(content), offset)
+        difference = compare(pairs, _run_onnx(content) if format == "onnx" else _run_pt2(content), offset)
     if not difference.relative <= tolerance:
         _check_repeatable(whole, pairs, tolerance)
         raise ModelError(

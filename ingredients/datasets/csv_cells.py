@@ -28,15 +28,12 @@ __all__ = [
     "PACKED",
     "as_numbers",
     "check_csv",
-    "encoding_advice",
     "in_plain_notation",
     "notation_advice",
     "quoted",
-    "read_arguments",
     "read_cells",
     "refuse_notation",
     "refuse_strays",
-    "separator_in",
     "typed",
 ]
 
@@ -145,7 +142,7 @@ def _refuse_name(name: str) -> None:
     raise DataError(f"data.csv.{name}: is no argument for reading a csv; {hint}")
 
 
-def read_arguments(csv: Mapping[str, Any], path: Path) -> dict[str, Any]:
+def _read_arguments(csv: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """Return the arguments for `read_csv`, which reads all cells as text; `.tsv` and `.tab` files use tabs."""
     is_tabbed = any(suffix.lower() in _TABS for suffix in path.suffixes[-2:])
     arguments = {"skipinitialspace": True, **({"sep": "\t"} if is_tabbed else {}), **to_plain(csv)}
@@ -188,7 +185,7 @@ def notation_advice(column: pandas.Series, csv: Mapping[str, Any], share: float)
     return " or ".join(advice[:2]) or None
 
 
-def separator_in(header: str) -> str | None:
+def _separator_in(header: str) -> str | None:
     """Return the separator that a header seems to have instead of a comma."""
     counts = {mark: header.count(mark) for mark in ("\t", ";", "|")}
     mark = max(counts, key=counts.__getitem__)
@@ -201,7 +198,7 @@ def quoted(name: str, mark: str) -> str:
     return f"{quote}data.csv.{name}={mark}{quote}".replace("\t", r"\t")
 
 
-def encoding_advice(path: Path, csv: Mapping[str, Any], columns: Collection[str] = ()) -> str | None:
+def _encoding_advice(path: Path, csv: Mapping[str, Any], columns: Collection[str] = ()) -> str | None:
     """Return the argument for a file that is compressed or not in UTF-8, by its first bytes."""
     with path.open("rb") as stream:
         start = stream.read(8)
@@ -222,7 +219,7 @@ def read_cells(path: Path, na_values: Collection[str] = (), csv: Mapping[str, An
 
     Column names are str. The error for an unreadable file names the argument that it seems to need.
     """
-    options = {"dtype": str, "keep_default_na": False, "na_values": ["", *na_values], **read_arguments(csv, path)}
+    options = {"dtype": str, "keep_default_na": False, "na_values": ["", *na_values], **_read_arguments(csv, path)}
     try:
         frame = _read(path, options, csv)
     except _UNREADABLE as error:
@@ -230,14 +227,14 @@ def read_cells(path: Path, na_values: Collection[str] = (), csv: Mapping[str, An
         if isinstance(error, UnicodeError):
             if isinstance(error, UnicodeDecodeError):
                 problem = f"it is not text in {error.encoding}"
-            encoding = encoding_advice(path, csv)
+            encoding = _encoding_advice(path, csv)
             hint = "" if encoding is None else f"; write {encoding}"
         else:
             hint = _advice(path, options, csv, problem) if path.is_file() else ""
         raise DataError(f"data.path: {path} cannot be read as CSV: {problem}{hint}") from error
     frame.columns = list(map(str, frame.columns))
     if any("\0" in name for name in frame.columns):
-        zeros = encoding_advice(path, csv, frame.columns)
+        zeros = _encoding_advice(path, csv, frame.columns)
         raise DataError(f"data.path: {path} holds zero bytes, which text in UTF-8 does not; write {zeros}")
     if frame.shape[1] == 1 and "sep" not in csv and (hint := _advice(path, options, csv)):
         raise DataError(f"data.path: {path} has one column, {frame.columns[0]!r}{hint}")
@@ -274,7 +271,7 @@ def _advice(path: Path, options: Mapping[str, Any], csv: Mapping[str, Any], prob
         header = pandas.read_csv(path, header=None, nrows=1, **{**options, "sep": "\0", "engine": "python"}).iloc[0, 0]
         if "comment" not in csv and str(header).startswith("#"):
             return "; write 'data.csv.comment=#'"
-        if "sep" not in csv and (mark := separator_in(str(header))):
+        if "sep" not in csv and (mark := _separator_in(str(header))):
             rows = pandas.read_csv(path, nrows=MANY, **{**options, "sep": mark})
             numbers = next(filter(None, (notation_advice(rows[name], csv, 1.0) for name in rows)), None)
             return f"; write {' '.join(filter(None, (quoted('sep', mark), numbers)))}"

@@ -35,11 +35,9 @@ __all__ = [
     "TensorBatches",
     "TrainPart",
     "by_length",
-    "by_shard",
     "drawn",
     "finisher",
     "make_order",
-    "own_order",
     "sampler_class",
     "shuffled",
 ]
@@ -59,14 +57,14 @@ def make_order(prepared: Prepared, config: Mapping[str, Any], seed: int) -> Orde
         return SAMPLERS[sampler](prepared, config, count, seed)
     if sampler is not None:
         part = TrainPart(prepared.inputs, train, prepared.targets, prepared.lengths)
-        return own_order(sampler, config["sampler_options"], part, seed)
+        return _own_order(sampler, config["sampler_options"], part, seed)
     if config["shuffle_buffer"]:
         if prepared.shards is None:
             raise DataError(
                 f"data.shuffle_buffer: got {config['shuffle_buffer']}, but data.name={config['name']} is neither a "
                 "stream nor in tar files; leave it at 0, which shuffles all samples"
             )
-        return by_shard(prepared.shards[train], count, config["shuffle_buffer"], seed)
+        return _by_shard(prepared.shards[train], count, config["shuffle_buffer"], seed)
     return lambda epoch: shuffled(len(train), count, seed, epoch)
 
 
@@ -128,7 +126,7 @@ def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
     return order
 
 
-def by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
+def _by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
     """Return an order that reads files one after the other, themselves shuffled, with a shuffle buffer.
 
     `shards` (samples,) is the number of each sample's file.
@@ -204,7 +202,7 @@ def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     return cls
 
 
-def own_order(name: str, options: Mapping[str, Any], part: TrainPart, seed: int) -> Order:
+def _own_order(name: str, options: Mapping[str, Any], part: TrainPart, seed: int) -> Order:
     """Return the order of a user's sampler, built each epoch with global generators seeded by (seed, epoch).
 
     Its first argument is the training part. It must yield positions, and the same number in every epoch.

@@ -48,13 +48,9 @@ __all__ = [
     "check_source",
     "describe",
     "kind_of",
-    "load_arrays",
     "load_source",
     "read_bundled",
     "read_digits",
-    "read_idx",
-    "read_idx_array",
-    "read_npz",
     "survey",
 ]
 
@@ -74,13 +70,13 @@ _HEADER = ["name", "type", "values", "missing", "distinct", "range"]
 _MAX_COUNTED = 1_000_000
 
 
-def read_npz(path: Path, settings: SourceSettings) -> Source:
+def _read_npz(path: Path, settings: SourceSettings) -> Source:
     """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
 
     `settings.weights` names an array of sampling weights (samples,), of the training part if there are parts. Without
     `needs_targets`, `x` or `x_test` may stand alone.
     """
-    arrays = load_arrays(path)
+    arrays = _load_arrays(path)
     source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
     source = dataclasses.replace(source, split_values=_split_values(arrays, source, settings))
     weights = arrays.get(str(settings.weights))
@@ -133,13 +129,13 @@ def _parts_of(arrays: dict[str, np.ndarray], inputs: str, targets: str, *, needs
     ]
 
 
-def load_arrays(path: Path) -> dict[str, np.ndarray]:
+def _load_arrays(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays of an npz file by name, without executing code."""
     with reading(path, ".npz", Exception), np.load(path, allow_pickle=False) as archive:
         return {key: archive[key] for key in archive.files}
 
 
-def read_idx(path: Path, settings: SourceSettings) -> Source:
+def _read_idx(path: Path, settings: SourceSettings) -> Source:
     """Read images (samples, 1, height, width) and labels in MNIST's IDX format: http://yann.lecun.com/exdb/mnist.
 
     `path` is a folder with files such as `train-images-idx3-ubyte`, gzipped or not, or one of its files. The file names
@@ -151,7 +147,7 @@ def read_idx(path: Path, settings: SourceSettings) -> Source:
         if images.suffix == ".gz" and images.with_suffix("").exists():
             continue
         part = next((PARTS[word] for word in images.name.split("-") if word in PARTS), None)
-        parts.append((part, read_idx_array(images), _labels_of(images, needs_targets=settings.needs_targets)))
+        parts.append((part, _read_idx_array(images), _labels_of(images, needs_targets=settings.needs_targets)))
     if not parts:
         raise DataError(
             f"data.path: {folder} has no files like train-images-idx3-ubyte(.gz), which data.name=idx reads"
@@ -165,10 +161,10 @@ def _labels_of(images: Path, *, needs_targets: bool) -> np.ndarray | None:
     labels = next((file for file in (plain, plain.with_name(f"{plain.name}.gz")) if file.exists()), None)
     if labels is None and needs_targets:
         raise DataError(f"data.path: {images} has no labels beside it; expected {plain.name}, gzipped or not")
-    return None if labels is None else read_idx_array(labels)
+    return None if labels is None else _read_idx_array(labels)
 
 
-def read_idx_array(path: Path) -> np.ndarray:
+def _read_idx_array(path: Path) -> np.ndarray:
     """Return the array of one IDX file."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -201,10 +197,10 @@ class FileKind:
 
 # Each kind of file by its `data.name`. To add one, add a row here.
 FILES = {
-    "npz": FileKind(read_npz, ("path", "dtype", "weights", "split"), (".npz",)),
+    "npz": FileKind(_read_npz, ("path", "dtype", "weights", "split"), (".npz",)),
     "csv": FileKind(read_csv, (*_OF_CSV, "split"), (".csv", ".tsv", ".tab")),
     "text": FileKind(read_texts, ("path", "target", "columns", "options", "csv", "split"), (".jsonl",)),
-    "idx": FileKind(read_idx, ("path", "dtype")),
+    "idx": FileKind(_read_idx, ("path", "dtype")),
     "image_folder": FileKind(read_image_folder, ("path", "image_size", "split")),
     "tar": FileKind(read_tar, _OF_ITEMS, (".tar",)),
     "parquet": FileKind(read_parquet, (*_OF_ITEMS, "split"), (".parquet",)),
@@ -408,10 +404,10 @@ def survey(name: str, path: str, csv: Mapping[str, Any] = {}) -> list[list[Any]]
         frame = typed(read_cells(where, csv=csv), csv=csv)
         rows = (_of_column(frame[column]) for column in frame.columns)
     elif name == "npz":
-        rows = (_of_array(key, array) for key, array in load_arrays(where).items())
+        rows = (_of_array(key, array) for key, array in _load_arrays(where).items())
     elif name == "idx":
         files = sorted((where if where.is_dir() else where.parent).glob("*-idx?-ubyte*"))
-        rows = (_of_array(file.name, read_idx_array(file)) for file in files)
+        rows = (_of_array(file.name, _read_idx_array(file)) for file in files)
     else:
         return None
     return [_HEADER, *rows]

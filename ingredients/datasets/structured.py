@@ -23,12 +23,10 @@ __all__ = [
     "ArrayStructure",
     "Stream",
     "Streams",
-    "add_content",
     "array_structure",
     "attribute_of",
     "is_dataset",
     "is_stream",
-    "map_arrays",
     "part_of",
     "streams_of",
     "structured_source",
@@ -47,7 +45,7 @@ class ArrayStructure:
         return self._length
 
     def __getitem__(self, index: Any) -> Any:
-        return map_arrays(self.arrays, lambda array: array[index])
+        return _map_arrays(self.arrays, lambda array: array[index])
 
     @property
     def nbytes(self) -> int:
@@ -60,7 +58,7 @@ class ArrayStructure:
 
     def map(self, function: Callable[[Any], Any]) -> Any:
         """Apply a function to each array, and return the same structure of results."""
-        return map_arrays(self.arrays, function)
+        return _map_arrays(self.arrays, function)
 
 
 def is_dataset(made: Any) -> bool:
@@ -76,7 +74,7 @@ def array_structure(made: Any, where: str) -> ArrayStructure | None:
     """
     if not isinstance(made, Mapping | tuple | list) or not _has_only_arrays(made):
         return None
-    arrays = map_arrays(made, _as_array)
+    arrays = _map_arrays(made, _as_array)
     rows = {len(leaf) for leaf in _leaves(arrays)}
     if not rows:
         return None
@@ -161,7 +159,7 @@ def _read_facts(dataset: Any, target: str | None, weights: str | None, split_col
     with global_stream(0, "fingerprint"):
         for index in range(len(dataset)):
             item = dataset[index]
-            add_content(total, item)
+            _add_content(total, item)
             labels.append(_label_of(item, target))
             first: Any = next(_leaves(item), None)
             shapes.add(np.shape(first) if _is_array(first) else ())
@@ -240,17 +238,17 @@ def _length_of(item: Any) -> int | None:
     return next((len(leaf) for leaf in _leaves(item) if isinstance(leaf, str | bytes) or np.ndim(leaf)), None)
 
 
-def add_content(total: Any, value: Any) -> None:
+def _add_content(total: Any, value: Any) -> None:
     """Add a sample to a `hashlib` hash: structure, types, shapes and values; only the class of unknown objects."""
     if isinstance(value, Mapping):
         total.update(f"dict {len(value)}".encode())
         for key, item in value.items():
-            add_content(total, str(key))
-            add_content(total, item)
+            _add_content(total, str(key))
+            _add_content(total, item)
     elif isinstance(value, list | tuple):
         total.update(f"{type(value).__name__} {len(value)}".encode())
         for item in value:
-            add_content(total, item)
+            _add_content(total, item)
     elif isinstance(value, str | bytes | bool | int | float | None):
         total.update(f"{type(value).__name__} {value!r}\0".encode())
     elif _is_array(value) or hasattr(value, "__array_interface__"):
@@ -282,12 +280,12 @@ def _leaves(made: Any) -> Iterator[Any]:
         yield made
 
 
-def map_arrays(made: Any, function: Callable[[Any], Any]) -> Any:
+def _map_arrays(made: Any, function: Callable[[Any], Any]) -> Any:
     """Apply `function` to each array of nested dicts and tuples, and return the same structure; lists become tuples."""
     if isinstance(made, Mapping):
-        return {key: map_arrays(item, function) for key, item in made.items()}
+        return {key: _map_arrays(item, function) for key, item in made.items()}
     if isinstance(made, tuple | list):
-        return tuple(map_arrays(item, function) for item in made)
+        return tuple(_map_arrays(item, function) for item in made)
     return function(made)
 
 
@@ -308,7 +306,7 @@ def _concatenated(parts: list[Any]) -> Any:
         return joined(parts)
     rows = zip(*(_leaves(part.arrays) for part in parts), strict=True)
     whole = iter([np.concatenate(arrays) for arrays in rows])
-    return ArrayStructure(map_arrays(parts[0].arrays, lambda array: next(whole)))
+    return ArrayStructure(_map_arrays(parts[0].arrays, lambda array: next(whole)))
 
 
 def _joined_or_none(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
