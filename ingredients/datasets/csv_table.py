@@ -161,6 +161,10 @@ def _inputs(frame: pandas.DataFrame, targets: set[str], settings: SourceSettings
     chosen = _chosen(frame, as_list(settings.columns), targets, path) if trained is None else frame
     names = [name for name in chosen.columns if name not in targets]
     if trained is None:
+        if not names:
+            raise DataError(
+                f"data.target: {path} has no columns besides {', '.join(sorted(targets))}; expected at least one input"
+            )
         return chosen[names]
     if table is not None and table.chosen:
         names = [name for name in names if name in table.columns]

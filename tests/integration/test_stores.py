@@ -759,6 +759,9 @@ def test_incense_reads_the_same_database(store):
 def test_tags_and_note_are_kept_and_found(store):
     store.tag(store.get(2), add=["best", "paper-1"])
     store.tag(store.get(3), add=["best"])
+    for columns in ((), ["lr"], ["tags"], ["tags.best", "lr"]):
+        [first, *_] = store.find("tags.best=True", sort="id", columns=columns)
+        assert first.tags == ["best", "paper-1"]
     run = store.write_note(store.get(2), "the one for table 2")
     assert (run.tags, run.note) == (["best", "paper-1"], "the one for table 2")
     assert ids(store.find("tags.best=True", sort="id")) == ["2", "3"]

@@ -75,6 +75,13 @@ def test_csv_column_without_a_name_that_a_model_was_trained_on_stays(tmp_path):
 # chosen columns and categories
 
 
+def test_csv_with_nothing_but_targets_says_that_inputs_are_missing(tmp_path):
+    with pytest.raises(DataError, match="has 1 columns, expected inputs and a target"):
+        read(tmp_path, "y", "no", "yes", target="y")
+    with pytest.raises(DataError, match=r"table.csv has no columns besides y, z; expected at least one input"):
+        read(tmp_path, "z,y", "1,2", "3,4", target=["y", "z"])
+
+
 def test_csv_columns_are_those_chosen_in_their_order(tmp_path):
     source = read(tmp_path, "a,b,c,y", "1,2,x,0", "3,4,x,1", columns=["b", "a"])
     assert (source.features, source.inputs.tolist()) == (("b", "a"), [[2, 1], [4, 3]])
