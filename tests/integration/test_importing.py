@@ -137,6 +137,7 @@ def _wandb_run(folder, id, losses, **names):
             row = messages.HistoryRecord(step=messages.HistoryStep(num=step))
             row.item.add(nested_key=["loss"], value_json=json.dumps(loss))
             log.add(messages.Record(history=row).SerializeToString())
+        log.add(messages.Record(output_raw=messages.OutputRawRecord(line=f"said by {id}\n")).SerializeToString())
         log.add(messages.Record(exit=messages.RunExitRecord()).SerializeToString())
 
 
@@ -155,6 +156,7 @@ def test_one_id_of_wandb_in_two_projects_is_two_runs_and_its_folders_in_one_proj
     assert sorted((run.name, points_of(run)["loss"][1]) for run in store) == [
         ("first", ["1.0", "4.0", "5.0"]), ("second", ["2.0"]), ("second", ["3.0"]),
     ]  # fmt: skip
+    assert all(b"said by abc\n" in run.read_output()[0] for run in store)
     shutil.move(tmp_path / "wandb", tmp_path / "moved")
     shutil.rmtree(tmp_path / "moved" / "offline-run-20260104_000000-abc")  # an earlier state of it
     assert [run.outcome for run in take(tmp_path / "moved", store)] == ["present"] * 3

@@ -14,6 +14,7 @@ from sacristan.observers.mongo.delivery import Delivery
 from sacristan.runs import sync
 
 LOSSES = {
+    "makers": lambda database: database.artifacts.update_many({}, {"$unset": {"made_by": ""}}),
     "piece": lambda database: database.fs.chunks.delete_one({"n": 1}),
     "database": lambda database: database.client.drop_database(database.name),
     "runs": lambda database: database.runs.drop(),
@@ -95,7 +96,7 @@ def undisturbed(recorded, mongo_url):
         client.drop_database(database.name)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_what_the_database_loses_is_sent_again(tmp_path, recorded, undisturbed, database, mongo_url, loss):
     folder = tmp_path / "runs" / "1"

@@ -93,6 +93,7 @@ def test_every_part_of_a_run_is_shown(client_of, store, tab):
     answer = client_of(store).get("/runs/1", params={"tab": tab})
     assert answer.status_code == 200
     assert 'role="alert"' not in answer.text
+    assert re.findall(r'aria-current="page">([^<]*)</a>', answer.text) == [tab]
 
 
 def test_overview_tells_what_was_set_and_what_came_out(client_of, store):

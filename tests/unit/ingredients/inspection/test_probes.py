@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sacristan.ingredients import ConfigError
-from sacristan.ingredients.inspection.probes import draw, feature_maps, look, print_seen, summarize
+from sacristan.ingredients.inspection.probes import Probe, draw, feature_maps, look, print_seen, summarize
 
 
 @pytest.fixture
@@ -64,6 +64,19 @@ def test_feature_maps_stand_side_by_side_each_over_its_own_range():
     assert (image.min(), image.max()) == (0, 1)
     torch.testing.assert_close(image[:3, :3], maps[0])
     torch.testing.assert_close(image[4:7, :3], torch.eye(3))
+
+
+def test_probe_that_is_attached_again_has_forgotten_what_it_saw():
+    model = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    with Probe(model, dict(model.named_children()), ("inputs", "gradients")) as probe:
+        model(torch.ones(1, 2)).sum().backward()
+        assert list(probe.outputs) == list(probe.gradients)[::-1] == ["0", "1"]
+        probe.attach()
+        assert probe.outputs == probe.gradients == {}
+        assert probe.is_attached
+    assert not probe.is_attached
+    model(torch.ones(1, 2)).sum().backward()
+    assert probe.outputs == {}
 
 
 # VGG-16, with a sixteenth of its channels; Simonyan and Zisserman 2015, https://arxiv.org/abs/1409.1556
