@@ -28,6 +28,7 @@ from sacristan.configs.packages import install_command
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Image
 from sacristan.runs import ForeignError, export_runs, export_to, import_foreign, import_runs, open_store
+from sacristan.runs.transfer.trackers import wandb_files
 
 WANDB = pytest.param(
     "wandb",
@@ -292,6 +293,11 @@ def test_every_point_comes_back_from_wandb(store, out, tmp_path):
     assert (whole.status, failed.status) == ("COMPLETED", "FAILED")
     assert (whole.name, whole.note, whole.tags) == ("digits", store.get("1").note, ["good"])
     assert whole.info["summary"]["result"] == whole.result == 0.75
+    for file in out.rglob("*.wandb"):
+        head, *others = map(wandb_files._message().FromString, wandb_files.records(file.read_bytes(), []))
+        id = file.stem.removeprefix("run-")
+        assert not head._info.stream_id
+        assert {record._info.stream_id for record in others} == {id}  # `wandb sync` tells runs apart by it
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
