@@ -32,8 +32,15 @@ def become_recorded() -> None:
     """Replace this process by one that records its script, if it is the one to do that."""
     told = json.loads(os.environ[VARIABLE])
     words = _script_words()
+    if words is None:
+        return
+    import importlib.util
+
+    spec = importlib.util.find_spec("sacristan")
+    if spec is None or spec.origin is None:  # a Python of another environment
+        return
     is_later_rank = int(os.environ.get("RANK") or 0) > 0
-    if words is None or not (is_later_rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
+    if not (is_later_rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
         return
     import subprocess
 
@@ -41,7 +48,9 @@ def become_recorded() -> None:
     if told["path"] is not None:
         environment["PYTHONPATH"] = told["path"]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing does
-    os.execve(sys.executable, [sys.executable, *flags, "-m", "sacristan", "run", *told["options"], *words], environment)
+    # Not by -m, which would search the working folder, where a module may have the name of one of Python's.
+    program = [sys.executable, *flags, os.path.join(os.path.dirname(spec.origin), "__main__.py"), "run"]  # noqa: PTH118, PTH120
+    os.execve(sys.executable, [*program, *told["options"], *words], environment)
 
 
 def _script_words() -> list[str] | None:
@@ -58,10 +67,6 @@ def _script_words() -> list[str] | None:
 
 def _claim(path: str) -> bool:
     """Return whether this process is the one to record, because no other does now."""
-    import importlib.util
-
-    if importlib.util.find_spec("sacristan") is None:  # a Python of another environment
-        return False
     for _ in range(2):
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)

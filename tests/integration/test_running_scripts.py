@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+import sacristan.__main__
 from sacristan.runs import open_store
 from tests.processes import PIPE, run
 
@@ -184,6 +185,20 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(f"sacristan: error: {message}")
     assert not (tmp_path / "my_runs").exists()
+
+
+@pytest.mark.parametrize("words", [["src/train.py"], ["--", "bash", "train.sh"]], ids=["script", "command"])
+def test_modules_of_the_working_folder_take_no_place_of_those_of_python_or_the_lab(tmp_path, words):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text("import random; print(random.randint(3, 3))")
+    (tmp_path / "train.sh").write_text(f"{sys.executable} src/train.py")
+    for name in ("random.py", "wrapt.py"):
+        (tmp_path / name).write_text("")
+    program = [sacristan.__main__.__file__] if words[0] == "--" else ["-m", "sacristan"]
+    command = [sys.executable, *program, "run", *words]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert only_run(tmp_path).status == "COMPLETED"
 
 
 def test_library_that_nobody_knows_is_rejected(tmp_path):

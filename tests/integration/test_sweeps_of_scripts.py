@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import sacristan.__main__
 from sacristan.runs import SweepError, open_store
 from sacristan.runs.sweeps import script_words, with_macro
 from tests.integration.test_sweeps_on_clusters import OF_RAY
@@ -49,6 +50,25 @@ METRIC = ("--metric", "val/acc.max", "--goal", "maximize", "--id", "first", "--p
 def runs_in(folder):
     with open_store(folder / "my_runs") as store:
         return [(run.status, dict(run.config), run.summary) for run in store.find([("meta.sweep.id", "=", "first")])]
+
+
+@pytest.mark.slow
+def test_modules_of_the_working_folder_keep_no_agent_from_starting(tmp_path):
+    (tmp_path / "random.py").write_text("")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "train.py").write_text(TRAIN)
+    command = [
+        sys.executable,
+        sacristan.__main__.__file__,
+        "sweep",
+        "src/train.py",
+        "--over",
+        "{lr: [0.1, 0.5]}",
+        *METRIC,
+    ]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True, starts_python=False)
+    assert done.returncode == 0, done.stderr
+    assert sorted(config["lr"] for _, config, _ in runs_in(tmp_path)) == [0.1, 0.5]
 
 
 def test_every_point_of_a_script_is_a_run_and_the_best_one_is_named_by_its_command(swept, tmp_path):

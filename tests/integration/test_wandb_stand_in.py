@@ -158,6 +158,17 @@ def test_odd_uses_of_wandb_end_no_training_and_are_named(tmp_path):
         assert (losses, [medium.name for medium in first.media]) == ([[1.0], [2.0]], ["cases", "image"])
 
 
+def test_disabled_run_of_wandb_is_named(tmp_path):
+    (tmp_path / "train.py").write_text(TAGGED)
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    env = os.environ | {"WANDB_MODE": "disabled"}
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("sacristan: wandb: what is logged in mode disabled is not recorded\n") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        assert [found.status for found in store.find()] == ["COMPLETED"]
+
+
 AGENT = """
 import wandb
 

@@ -277,6 +277,8 @@ class _Wandb(StandIn):
         is_off = os.environ.get("WANDB_DISABLED", "").lower() in ("true", "1", "yes")
         mode = "disabled" if is_off else given.pop("mode", None) or os.environ.get("WANDB_MODE")
         given["mode"] = "disabled" if mode == "disabled" else None
+        if mode == "disabled" and not self._capture.is_guest:
+            self._unknown("what is logged in mode disabled")
         if given["resume"] not in (True, "auto", "allow", "must", "never") or given["id"] is None:
             given["resume"] = None
         return self._begun(given)

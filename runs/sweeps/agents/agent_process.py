@@ -315,7 +315,7 @@ class AgentProcess:
     def __init__(self, request: dict[str, Any], log: IO[bytes]) -> None:
         search = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "sacristan.runs.sweeps.agents.agent_process"],
+            [sys.executable, "-P", "-m", "sacristan.runs.sweeps.agents.agent_process"],
             env={**os.environ, "PYTHONPATH": search},
             stdin=subprocess.PIPE,
             stdout=log,
