@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from typing import TYPE_CHECKING
 
 __all__ = [
@@ -177,6 +178,18 @@ else:
         value = getattr(importlib.import_module(f"sacristan.{_HOMES.get(name, 'runs')}"), name)
         globals()[name] = value  # the next use does not come here
         return value
+
+    class _Package(type(os)):
+        """The package, which takes `wandb.config = {...}` of scripts for W&B as settings of their run."""
+
+        def __setattr__(self, name: str, value: object) -> None:
+            run = self.run if name == "config" else None
+            if run is None:
+                super().__setattr__(name, value)
+            else:
+                run.config.update(value)
+
+    sys.modules[__name__].__class__ = _Package
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -39,7 +39,8 @@ def become_recorded() -> None:
     spec = importlib.util.find_spec("sacristan")
     if spec is None or spec.origin is None:  # a Python of another environment
         return
-    is_later_rank = int(os.environ.get("RANK") or 0) > 0
+    rank = os.environ.get("RANK", "")
+    is_later_rank = rank.isdecimal() and int(rank) > 0
     if not (is_later_rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
         return
     import subprocess

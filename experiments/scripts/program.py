@@ -121,7 +121,8 @@ def run_program(words: Sequence[str]) -> NoReturn:
         if options.queue:
             _enqueue(options, program, before)
             sys.exit(0)
-        if int(os.environ.get("RANK") or 0) or is_disabled():
+        rank = os.environ.get("RANK", "")
+        if (rank.isdecimal() and int(rank)) or is_disabled():
             capture.begin(None, options.also)
         else:
             _begin(options, program, before)

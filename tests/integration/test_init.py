@@ -195,6 +195,14 @@ def test_each_public_name_of_wandb_is_here_or_says_what_to_use():
                 getattr(here, name)
 
 
+def test_config_that_is_assigned_as_in_scripts_for_wandb_is_that_of_the_run():
+    tracked = sacristan.init(config={"lr": 0.1})
+    sacristan.config = {"epochs": 3}
+    assert (sacristan.config.lr, sacristan.config["epochs"]) == (0.1, 3)
+    tracked.finish()
+    assert recorded().config == {"lr": 0.1, "epochs": 3}
+
+
 def test_name_that_is_no_text_is_named():
     tracked = sacristan.init(mode="disabled")
     with pytest.raises(TypeError, match=r"log: got the name 1, expected a text; write log\(\{'1': value\}\)"):

@@ -438,6 +438,8 @@ def test_later_ranks_of_a_launch_run_without_a_record(tmp_path):
     words = ["-m", "sacristan", "run", "train.py", "x"]
     assert started(words, tmp_path, {"RANK": "1", "WORLD_SIZE": "2"})[:2] == (3, "['train.py', 'x']\n")
     assert not (tmp_path / "my_runs").exists()
+    assert started(words, tmp_path, {"RANK": "of the script"})[:2] == (3, "['train.py', 'x']\n")
+    assert only_run(tmp_path).status == "FAILED"
 
 
 FULL_DISK = """
