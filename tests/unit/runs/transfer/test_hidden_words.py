@@ -251,7 +251,7 @@ def test_large_output_is_searched_in_pieces(hidden, monkeypatch, tmp_path):
     ("name", "data", "part"),
     [
         ("a.txt", b"words", ""),
-        ("a.gz", gzip.compress(b"words"), ""),
+        ("a.gz", gzip.compress(b"words", mtime=0), ""),
         ("a.pdf", b"%PDF-1.7", None),
         ("a.png", b"\x89PNG\r\n\x1a\n", "pixels"),
         ("a.jpg", b"\xff\xd8\xff\xe0", "pixels"),
