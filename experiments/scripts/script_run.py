@@ -245,7 +245,7 @@ def _observers(record_to: str | Path | None) -> list[Any]:
     from sacristan.observers.mongo.observer import MongoObserver
 
     folder = [] if record_to is None else [FileObserver(record_to)]
-    return [*folder, MongoObserver(**parse_mongo_option(store))]
+    return [*folder, MongoObserver(**parse_mongo_option(store, STORE_VARIABLE))]
 
 
 def _folder_in_environment() -> Path | None:

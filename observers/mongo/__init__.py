@@ -236,8 +236,8 @@ def read_destination(folder: Path) -> Destination | None:
         return None
 
 
-def parse_mongo_option(text: str) -> dict[str, Any]:
-    """Return the arguments of `MongoObserver` for the option `-m TEXT`.
+def parse_mongo_option(text: str, option: str = "-m") -> dict[str, Any]:
+    """Return the arguments of `MongoObserver` for the option `-m TEXT`, or another one that errors name.
 
     The text is `[host:port:]db_name[.collection[:id]][!priority]` as in Sacred, or a full `mongodb://` or
     `mongodb+srv://` URL with the database as its path.
@@ -246,11 +246,11 @@ def parse_mongo_option(text: str) -> dict[str, Any]:
         try:
             return {"url": text, "db_name": database_in(text) or "sacred"}
         except DestinationError as error:
-            raise DestinationError(f"-m: {error}") from None
+            raise DestinationError(f"{option}: {error}") from None
     match = _SHORT.match(text) if text else None
     if match is None:
         raise DestinationError(
-            f"-m: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
+            f"{option}: got {hide_user(text)!r}, expected db_name, host:port:db_name or mongodb://host:port/db_name"
         )
     url = {"url": f"mongodb://{match['host']}:{match['port']}"} if match["host"] else {}
     return url | {name: kind(match[group]) for name, (group, kind) in _ARGUMENTS.items() if match[group]}

@@ -201,6 +201,15 @@ def test_modules_of_the_working_folder_take_no_place_of_those_of_python_or_the_l
     assert only_run(tmp_path).status == "COMPLETED"
 
 
+def test_store_that_is_none_is_named_by_its_variable(tmp_path):
+    (tmp_path / "train.py").write_text("print('never')")
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    env = os.environ | {"SACRISTAN_STORE": "mongodb://"}
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("sacristan: error: SACRISTAN_STORE: got 'mongodb://'")
+
+
 def test_library_that_nobody_knows_is_rejected(tmp_path):
     (tmp_path / "train.py").write_text("")
     command = [sys.executable, "-m", "sacristan", "run", "--also", "wndb", "train.py"]
