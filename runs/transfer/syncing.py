@@ -22,7 +22,7 @@ from sacristan.observers.record.identity import is_alive, last_beat, read_lease,
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.points.intact_points import has_latest_points
 from sacristan.observers.record.schema import DESTINATION, RUN, newer_format, read_json_if_whole
-from sacristan.runs.errors import StoreError
+from sacristan.runs.errors import StoreAwayError, StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
@@ -114,7 +114,11 @@ def deliveries(folder: Path, url: str | None = None, only: Iterable[Path] | None
 
 def _carry_aliases(folder: Path, addresses: Iterable[str]) -> None:
     """Let the aliases of artifacts in databases follow those of a folder; warn of those that stay."""
-    with open_store(folder, is_read_only=True) as origin:
+    with contextlib.ExitStack() as stack:
+        try:
+            origin = stack.enter_context(open_store(folder, is_read_only=True))
+        except StoreAwayError:  # a spool, which went when its run was delivered
+            return
         moves = {name: origin.aliases.moves(name) for name in origin.backend.artifacts()}
         for address in addresses if any(moves.values()) else ():
             try:

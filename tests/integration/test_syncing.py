@@ -106,6 +106,13 @@ def test_spool_of_a_killed_run_is_delivered_whole_and_removed(killed, database, 
     assert "no run here" in capsys.readouterr().out
 
 
+def test_spool_of_one_run_is_delivered_by_its_own_folder(killed, database, capsys):
+    [folder] = run_folders(killed)
+    assert runs_command(["sync", str(folder.parent)]) == 0
+    assert "delivered as run 1" in capsys.readouterr().out
+    assert not folder.parent.exists()
+
+
 def test_two_syncs_of_one_spool_make_the_same_database(killed, database):
     [folder] = run_folders(killed)
     expected = len(read_metrics(folder)["loss"])
