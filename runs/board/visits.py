@@ -263,7 +263,7 @@ class Visit:
 
 
 def _status_of(error: RunsError) -> int:
-    statuses = {RunNotFoundError: 404, FilterError: 400, StoreAwayError: 503}
+    statuses = {RunNotFoundError: 404, RemovedError: 404, FilterError: 400, StoreAwayError: 503}
     return next((status for kind, status in statuses.items() if isinstance(error, kind)), 409)
 
 

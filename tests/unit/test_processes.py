@@ -131,7 +131,7 @@ def copied_lab(tmp_path_factory):
     [
         "experiments",
         "ingredients.data experiments.training.loop ingredients.scheduler observers.mongo.delivery",
-        "observers.record.points.points runs.commands.ls runs.rerun.resuming",
+        "observers.record.points runs.commands.ls runs.rerun.resuming",
     ],
 )
 def test_imported_modules_are_those_that_a_process_imports_by_itself(script, tmp_path, copied_lab, modules):
