@@ -429,7 +429,7 @@ def _printable(result: Any) -> Any:
 
 
 def _seed_torch_later(run: Run) -> None:
-    """Seed torch when the run imports it, as Sacred seeds what is imported before; nothing after the run has ended."""
+    """Seed torch if the run imports it later; Sacred seeds only what is imported before. Stop when the run ends."""
     if "torch" in sys.modules:
         return
 

@@ -311,7 +311,7 @@ def _folder_to_continue(
     """Return the folder of the record to continue: that of its `id`, or the newest unfinished; None for a new run."""
     if resume not in _WAYS:
         raise ConfigError(f"init: got resume={resume!r}, expected auto, allow, must, never, True or False")
-    if os.environ.get(PARENT_VARIABLE) or RESUME_VARIABLE in os.environ:  # it is told already which record is its own
+    if os.environ.get(PARENT_VARIABLE) or RESUME_VARIABLE in os.environ:  # its record is chosen already
         return None
     if resume in (None, False) or (id is None and resume == "never"):
         return None
@@ -361,7 +361,7 @@ def _recorded_runs(base: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 
 class _Criteria:
-    """What a run must have so that `resume="auto"` continues it: the script and its arguments, settings, its name."""
+    """Criteria of `resume="auto"`: the script, its arguments, the settings and the name of the run."""
 
     def __init__(self, name: str | None, settings: Mapping[str, Any], display_name: str) -> None:
         script = script_of(vars(sys.modules["__main__"]))

@@ -343,7 +343,7 @@ class Checkpointer:
             self._start_writing(state, place, parts.get("model"), best, evaluated, last=last)
         if is_stopping or final:
             self.wait()
-            # A signal may have come while the last state was written, too, and nobody else looks for it.
+            # A signal may also arrive while the last state is being written; nothing else checks for it.
             self._stopping.stop_if_asked(place.step)
 
     def _start_writing(

@@ -312,7 +312,7 @@ class Reference:
 
     @property
     def moves(self) -> bool:
-        """Whether it may stand for another version tomorrow."""
+        """Whether it may name another version later, as an alias does."""
         return self.number is None and self.digest is None
 
 

@@ -30,7 +30,7 @@ class _Derived:
 
 
 class Nothing:
-    """What a name that is not here returns: it can be called, entered, compared, derived from, and does nothing."""
+    """Stand in for a name of W&B that is not recorded: calling, entering, comparing or subclassing it does nothing."""
 
     def __init__(self, name: str, warn: Callable[[str], None]) -> None:
         self._name, self._warn = name, warn

@@ -120,7 +120,7 @@ def _noting(function: Any, note: Any) -> Any:
 
 
 def attach_hydra(module: Any, capture: Capture) -> None:
-    """Watch the function that runs a job of Hydra, which is told its config first; each job of a multirun is a run."""
+    """Watch the function that runs a Hydra job, and record its config first; each job of a multirun is a run."""
     run_job = module.run_job
 
     @functools.wraps(run_job)
