@@ -27,19 +27,6 @@ from sacristan.runs.errors import ServerError, StoreError, naming_os_errors
 from sacristan.runs.stores.changes import Author
 from sacristan.runs.stores.settings import show
 
-__all__ = [
-    "NamedToken",
-    "Policy",
-    "Proxy",
-    "Role",
-    "TokenFile",
-    "Visitor",
-    "check_address",
-    "default_tokens",
-    "is_loopback",
-    "user_of_board",
-]
-
 _FORMAT = 1
 _TOKEN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -30,8 +30,6 @@ from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.content import StoredArtifact, length_of
 from sacristan.runs.stores.run import Run
 
-__all__ = ["ROUTES", "checkpoint_scores"]
-
 # The names that `sacristan.ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another
 # run's.
 _NAME = re.compile(r"checkpoints/(?:best\.pt|last\.pt|best-(?P<epoch>\d+)\.pt|step-(?P<step>\d+)\.pt)")

@@ -32,23 +32,6 @@ from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import show, telling_settings
 from sacristan.runs.sweeps.views.study_view import MOST_RUNS, importances_over
 
-__all__ = [
-    "MAX_DRAWN",
-    "MAX_POINTS",
-    "NONE",
-    "ROUTES",
-    "Section",
-    "between",
-    "first_panels",
-    "importances_of",
-    "is_time",
-    "metric_rank",
-    "panels_url",
-    "plain_value",
-    "sections_of",
-    "value_of",
-]
-
 # ---------------------------------------------------------------------- charts of runs
 
 # The name of a missing value.

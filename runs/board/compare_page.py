@@ -21,8 +21,6 @@ from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import differing, fingerprint, flat_config, run_labels, show
 
-__all__ = ["ROUTES", "Line", "changed_sources"]
-
 # Bytes of a source that are read, lines that are compared (the time grows with their square), and lines around changes.
 _MAX_BYTES, _MAX_LINES, _CONTEXT = 2**19, 3_000, 4
 _MAX_SOURCES = 1_000

@@ -25,19 +25,6 @@ from sacristan.runs.query.texts import strict
 from sacristan.runs.stores.content import Content, Medium
 from sacristan.runs.stores.run import Run
 
-__all__ = [
-    "FRAMED",
-    "KINDS",
-    "ROUTES",
-    "SHOWN",
-    "file_response",
-    "highlighted",
-    "kind_of",
-    "medium_at",
-    "preview_of",
-    "read_text",
-]
-
 _PIECE = 2**18
 _RANGE = re.compile(r"bytes=(?:(?=\d)|(?=-\d))(\d{0,15})-(\d{0,15})")
 # Kinds of files of a run; those of media are known by their number.

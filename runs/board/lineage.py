@@ -17,8 +17,6 @@ from sacristan.runs.stores import Store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import title_of
 
-__all__ = ["Node", "lineage_of"]
-
 _MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS, _MAX_SESSIONS = 50, 20, 10, 10
 # The state that a run was started from.
 _START = "config.checkpoint.resume"

@@ -22,8 +22,6 @@ from sacristan.runs.query.texts import is_number, short_text
 from sacristan.runs.stores.content import Content, Medium
 from sacristan.runs.stores.run import Run
 
-__all__ = ["ROUTES", "TableView", "series_of_media", "table_page"]
-
 SIZE = 100
 _MAX_COLUMNS, _MAX_TEXT, _MAX_PARTS = 60, 400, 20
 _CONDITION = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.*)", re.DOTALL)

@@ -23,8 +23,6 @@ from sacristan.runs.errors import ChangedError, RunsError, StoreAwayError
 from sacristan.runs.query import split_names
 from sacristan.runs.stores.small_documents import Report
 
-__all__ = ["ROUTES"]
-
 # Greatest age of what other processes changed, so that a report of many blocks looks at the runs once.
 _SHOWN_FOR_S = 2.0
 _LOOK_S = 5.0

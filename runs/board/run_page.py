@@ -27,8 +27,6 @@ from sacristan.runs.stores.content import Content, length_of
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import flat_config, origins
 
-__all__ = ["ROUTES", "TABS", "best_checkpoint", "checkpoint_commands", "commands"]
-
 # Statuses of runs that ended before they were done.
 _ENDED_BADLY = ("INTERRUPTED", "DEAD", "FAILED", "TIMEOUT")
 _BEST = ("checkpoints/best.pt", "checkpoints/last.pt")

@@ -34,8 +34,6 @@ from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.small_documents import SavedView
 
-__all__ = ["ROUTES"]
-
 # What the names of these ranges begin with in a query; see `static/brushes.js`.
 _BRUSH = "brush."
 _COLUMNS = ("status", "start", "duration", "name", "tags")

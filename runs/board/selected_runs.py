@@ -20,8 +20,6 @@ from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.query.texts import cell_text, count_text, is_number, short_text
 from sacristan.runs.stores.run import Run
 
-__all__ = ["ROUTES"]
-
 # Runs that a selection holds, and those of one request.
 _MAX_SELECTED, _MAX_ASKED = 20_000, 500
 _MAX_CELL, _MAX_NAME = 10_000, 100

@@ -54,8 +54,6 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.run import Run
 
-__all__ = ["ROUTES", "BoardServer", "create_app"]
-
 _log = logging.getLogger(__name__)
 
 _COLUMNS = ("name", "status", "start", "duration", "result", "tags")

@@ -22,8 +22,6 @@ from sacristan.runs.stores.settings import show
 from sacristan.runs.sweeps.study import Point
 from sacristan.runs.sweeps.views import SeenSweep, importances_of, read_definitions, status_lines
 
-__all__ = ["ROUTES"]
-
 # Trials that a page shows, the reports of one that are drawn, and sweeps in the list.
 _MAX_TRIALS, _MAX_REPORTS, _MAX_SWEEPS = 3_000, 300, 500
 _MAX_PARAMETERS, _MAX_BEST = 40, 5

@@ -22,8 +22,6 @@ from sacristan.runs.query.texts import count_text
 from sacristan.runs.stores import NEWEST_FIRST
 from sacristan.runs.stores.settings import show
 
-__all__ = ["ALL", "NONE", "TABS", "Chart", "CompareView", "RunsView", "is_chart", "root", "rooted"]
-
 # Set for each request.
 root: ContextVar[str] = ContextVar("root", default="")
 # Least and greatest number of fields of each kind.

@@ -40,20 +40,6 @@ from sacristan.runs.stores.run import Run, prefetch
 from sacristan.runs.stores.settings import run_labels, telling_settings
 from sacristan.runs.sweeps.views import SweepReader
 
-__all__ = [
-    "Board",
-    "RunLabels",
-    "Visit",
-    "board_of",
-    "field_of",
-    "json_response",
-    "look_again_s",
-    "numbers_response",
-    "page",
-    "version_of",
-    "watched",
-]
-
 _LOOK_S, _SHARE = 2.0, 20
 _MAX_LABELLED = 32
 # Seconds until a client should ask again for a store that is away.

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores import Store
     from sacristan.runs.stores.content import StoredArtifact
 
-__all__ = ["JSON", "add_arguments", "main"]
-
 
 class AliasMove(TypedDict):
     """A move of an alias.

@@ -20,8 +20,6 @@ from sacristan.runs.errors import ServerError, needing_extra
 if TYPE_CHECKING:
     from sacristan.runs.board.access import NamedToken, Proxy, Role, TokenFile
 
-__all__ = ["Board", "Tokens"]
-
 _TOKEN = "SACRISTAN_BOARD_TOKEN"
 _NAMED = re.compile(r"(?P<name>[a-z0-9][a-z0-9_-]{0,39})=(?P<where>.+)", re.DOTALL)
 _ROLES = ("read", "note", "write")

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.changes import Discarded
     from sacristan.runs.stores.run import Run
 
-__all__ = ["Gc", "Note", "Rename", "Restore", "Rm", "Tag"]
-
 _MAX_SHOWN = 20
 _COLUMNS = ("name", "status", "start_time")
 _TITLES = ("id", "name", "status", "discarded", "by", "uid")

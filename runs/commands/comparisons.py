@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     _Section = Literal["command", "config", "git", "packages", "outcome", "metrics"]
     from sacristan.runs.comparison.comparing import Comparison
 
-__all__ = ["Card", "Compare", "Diff", "Report"]
-
 _SECTIONS: tuple[_Section, ...] = ("command", "config", "outcome", "metrics", "git", "packages")
 _DIFF_EPILOG = """\
 The exit code is 0, whether the runs differ or not; with --exit-code it is 0 if they are the same, 1 if

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
     from sacristan.runs.transfer.anonymous import AnonymousRuns
 
-__all__ = ["NO_JSON", "add_arguments", "main"]
-
 NO_JSON = "with `--format json` it prints a table as a list of objects, one for each run or point"
 
 _TABLES = ("csv", "json", "parquet")

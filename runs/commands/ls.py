@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
 
-__all__ = ["JSON", "add_arguments", "main"]
-
 JSON = LISTED
 # Differing settings are not looked for among more runs than these.
 _MAX_COMPARED = 200

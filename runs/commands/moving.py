@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from sacristan.runs.transfer.foreign import ImportedRun
     from sacristan.runs.transfer.syncing import SyncResult
 
-__all__ = ["Copy", "Import", "Sync"]
-
 
 class Imported(TypedDict):
     """The outcome for one run of another tracker.

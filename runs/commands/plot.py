@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from sacristan.runs.drawing.curve import Curve, Panel
 
-__all__ = ["JSON", "add_arguments", "main"]
-
 _EPILOG = """Without --output the plot goes to the terminal. With --by each group is drawn as its mean, with
 Student's interval at each point. docs/comparing.md explains how curves with different steps are combined."""
 _LIMIT, _LEGEND_LINES = 20, 6

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.reproducing import Reproduction
     from sacristan.runs.rerun.verdict import Verdict
 
-__all__ = ["JSON", "add_arguments", "main"]
-
 _EPILOG = """The exit code is 0 for IDENTICAL and WITHIN TOLERANCE, 1 for DIVERGED, and 2 if the run could not be
 started. Times, output and metrics named system/... are not compared. If the password of a URL was not recorded,
 give the URL at the end: with SETTING=URL."""

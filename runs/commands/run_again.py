@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.replaying import Replay
     from sacristan.runs.stores.run import Run
 
-__all__ = ["Check", "Fork", "Resume", "Work"]
-
 _RESUME_EPILOG = """\
 The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
 state is saved, so that a scheduler's requeue can resume it again. Give options for the experiment, such as -m URL,

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
 
-__all__ = ["Config", "Log", "Metrics", "Sources"]
-
 _POLL_S = 0.5
 _RANK = number(int, lambda value: value >= 0, "the number of a rank, from 0")
 _LOG_EPILOG = """\

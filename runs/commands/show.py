@@ -18,8 +18,6 @@ from sacristan.runs.query.texts import STATUS_STYLES, duration_text, is_number, 
 if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
 
-__all__ = ["JSON", "add_arguments", "main"]
-
 JSON = SHOWN
 _MAX_LINES, _MAX_CHARACTERS = 12, 80
 # Entries of `info` that are printed in another form.

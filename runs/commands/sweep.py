@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sacristan.runs.sweeps.spec import Spec
     from sacristan.runs.sweeps.study.home import Place
 
-__all__ = ["NO_JSON", "add_arguments", "main"]
-
 NO_JSON = "it starts runs; `ls --sweep ID --json` lists them"
 
 _USAGE = """%(prog)s SCRIPT --over '{lr: [1e-4, 1e-3]}' [--metric NAME --goal maximize] [-- WORD ...]

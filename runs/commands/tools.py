@@ -17,8 +17,6 @@ from sacristan.runs.commands.terminal import add_store_place, where_of
 from sacristan.runs.commands.terminal.text import is_terminal, print_text
 from sacristan.runs.errors import RunsError, needing_extra
 
-__all__ = ["Completion", "Docs", "Mcp", "Schema"]
-
 _LAB = Path(__file__).resolve().parents[2]
 _DOCS_EPILOG = """\
 Prints the path of the page: of its Markdown, or of its HTML if the documentation is built (build/docs).

@@ -26,8 +26,6 @@ from sacristan.runs.commands.terminal.text import Progress, print_json, print_te
 if TYPE_CHECKING:
     from sacristan.runs.work.watching import Notice
 
-__all__ = ["Mongod", "Reap", "Reindex", "Watch"]
-
 _WATCH_EPILOG = """\
 Addresses are read from $SACRISTAN_NOTIFY, or from ~/.config/sacristan/notify with mode 0600. Runs that
 have addresses send their own messages; watch --notify sends those of the others, and of killed runs. Any number of

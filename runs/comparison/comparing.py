@@ -21,8 +21,6 @@ from sacristan.runs.query import DURATION, STATISTICS
 from sacristan.runs.query.texts import count_text, is_number
 from sacristan.runs.stores.run import Run, prefetch
 
-__all__ = ["Comparison", "GroupResult", "PairResult", "better_text", "compare", "direction_of"]
-
 # With fewer values the spread is hardly known: with 4, Student's factor is 3.2, not 2.
 FEW = 5
 TESTS = ("auto", "paired", "welch")

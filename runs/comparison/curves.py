@@ -37,8 +37,6 @@ from sacristan.runs.stores.run import Run, each_series, prefetch
 if TYPE_CHECKING:
     from sacristan.runs.stores.run import Run
 
-__all__ = ["BANDS", "Ancestry", "Quantity", "joined_series", "mean_curve", "run_curve", "smooth", "smoothed"]
-
 BANDS = ("interval", "range", "none")
 # Maximum size of the table of a mean, with a row for each run and a column for each position: 80 MB.
 _MAX_CELLS = 10_000_000

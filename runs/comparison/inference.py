@@ -17,21 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "MeanDifference",
-    "Sample",
-    "are_paired",
-    "correction",
-    "holm",
-    "mean_interval",
-    "num_to_tell_apart",
-    "paired_test",
-    "repetition_test",
-    "sample",
-    "share_interval",
-    "welch_test",
-]
-
 # Values that differ by rounding alone are equal: a variance of rounding errors would prove anything.
 _ROUNDING = 64 * np.finfo(np.float64).eps
 

@@ -18,8 +18,6 @@ from sacristan.runs.query import dotted, entry_at, list_of, mapping_of
 from sacristan.runs.query.texts import is_number
 from sacristan.runs.stores.run import Run
 
-__all__ = ["escape_markdown", "model_card"]
-
 # Characters with a meaning in Markdown, GitHub's included, anywhere; and those with a meaning at the start of a line.
 _ESCAPED = {char: f"\\{char}" for char in r"\`*_{}[]>#!|~@:$^"} | {"<": "&lt;", "&": "&amp;"}
 _AT_START = re.compile(r"^(\d+(?=[.)])|)([-+=.)])")

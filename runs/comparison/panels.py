@@ -24,8 +24,6 @@ from sacristan.runs.stores.settings import run_labels
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
 
-__all__ = ["CurveCache", "ThinCurve", "View", "make_panel", "make_panels"]
-
 # Maximum number of changes of n to list for a mean.
 _MAX_CHANGES = 4
 _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}

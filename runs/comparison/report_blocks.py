@@ -28,20 +28,6 @@ from sacristan.runs.stores import NEWEST_FIRST, Store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import telling_settings
 
-__all__ = [
-    "CHARTS",
-    "KINDS",
-    "Block",
-    "RunTable",
-    "chart_table",
-    "chosen_runs",
-    "curve_panel",
-    "end_of_block",
-    "run_table",
-    "scatter_of",
-    "value_of",
-]
-
 _ITEM = re.compile(r'(?:(?P<option>\w+)=)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"{}]+))(?=\s|$)')
 _BLOCK = re.compile(r'\{\{(?P<inside>(?:"(?:[^"\\\n]|\\[^\n])*"|[^"{}\n])*)\}\}')
 _CHOOSE = ("run", "where", "sort", "limit")

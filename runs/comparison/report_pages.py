@@ -45,18 +45,6 @@ if TYPE_CHECKING:
     from markdown_it.rules_inline import StateInline
     from markdown_it.token import Token
 
-__all__ = [
-    "Show",
-    "as_html",
-    "as_markdown",
-    "html_table",
-    "plain_text",
-    "problem_html",
-    "read_page",
-    "rendered",
-    "write_page",
-]
-
 # Returns what a page shows for a block.
 Show = Callable[[Block], Markup]
 _MOST_BLOCKS, _MAX_CELL = 200, 200

@@ -28,20 +28,6 @@ from sacristan.runs.query.texts import count_text, duration_text, short_text, ti
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.settings import differing, flat_config, identity, settings, show
 
-__all__ = [
-    "PAIR_HEAD",
-    "as_latex",
-    "escape_latex",
-    "group_head",
-    "group_rows",
-    "notes",
-    "pair_rows",
-    "round_to",
-    "verdict",
-    "whole_page",
-    "write_report",
-]
-
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"
 _STYLE = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
 # Maximum number of metrics to draw when none are named.

@@ -11,18 +11,6 @@ if TYPE_CHECKING:
     from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult
     from sacristan.runs.stores.run import Run
 
-__all__ = [
-    "Compared",
-    "ComparedGroup",
-    "Differences",
-    "GroupPair",
-    "LeftOut",
-    "RunKey",
-    "comparison_of",
-    "differences_of",
-    "run_key",
-]
-
 
 class RunKey(TypedDict):
     """A run by its ids.

@@ -33,8 +33,6 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
 from sacristan.runs.stores.run import Run
 
-__all__ = ["MAX_CHARS", "NOTICE", "TIMEOUT_S", "TOOLS", "Answer", "Tool", "answer_text", "error_text", "serve"]
-
 MAX_RUNS, MAX_POINTS, MAX_METRICS, MAX_TAIL = 100, 400, 20, 20_000
 # Bytes of outputs to compare: long outputs take minutes, if their lines repeat.
 MAX_COMPARED = 200_000

@@ -14,26 +14,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores import Store
     from sacristan.runs.stores.run import Run
 
-__all__ = [
-    "COLUMNS",
-    "LISTED",
-    "METRICS",
-    "SHOWN",
-    "Curve",
-    "Curves",
-    "ListedRun",
-    "Listing",
-    "Output",
-    "ShownRun",
-    "Statistics",
-    "curves_of",
-    "list_runs",
-    "listed_run",
-    "output_of",
-    "shown_run",
-    "statistics_of",
-]
-
 COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
 
 

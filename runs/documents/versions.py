@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.content import StoredArtifact
     from sacristan.runs.stores.run import Run
 
-__all__ = ["STATISTICS", "ComparedVersions", "ShownVersion", "command_of", "compared_versions", "shown_version"]
-
 STATISTICS = ("last", "min", "max")
 
 

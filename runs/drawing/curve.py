@@ -13,24 +13,6 @@ import numpy as np
 from sacristan.observers.record.points import Series
 from sacristan.runs.errors import FilterError, PlotError
 
-__all__ = [
-    "COLORS",
-    "X_AXES",
-    "Curve",
-    "Panel",
-    "curve_of",
-    "downsample",
-    "limits",
-    "log_ticks",
-    "panelled",
-    "pieces",
-    "pixels",
-    "scaled",
-    "thin",
-    "ticks",
-    "time_ticks",
-]
-
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, *(hours * _HOUR for hours in (1, 2, 3, 6, 12)))
 X_AXES = ("step", "epoch", "time", "wall")

@@ -28,8 +28,6 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.query import dotted
 from sacristan.runs.query.texts import MISSING, count_text, duration_text, short_text, time_text
 
-__all__ = ["chart", "run_form", "runs_form", "status_form"]
-
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 18, 26, 36
 _LINE = 16  # pixels of a line of the legend
 _MOST_IN_LEGEND = 12

@@ -17,8 +17,6 @@ from sacristan.observers.record.files import replacing, sync_files, sync_folder
 from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import StoreError
 
-__all__ = ["check_output", "is_stream", "publish", "staging_beside", "writing"]
-
 _NAMED = {"/dev/stdout": 1, "/dev/stderr": 2}
 _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 

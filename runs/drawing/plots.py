@@ -24,8 +24,6 @@ from sacristan.runs.errors import PlotError
 if TYPE_CHECKING:
     from plotille import Canvas
 
-__all__ = ["FORMATS", "check_format", "draw_text", "house_style", "printable"]
-
 # Without the metadata that would differ from one drawing to the next.
 FORMATS: dict[str, dict[str, Any]] = {
     ".png": {"metadata": {"Software": None}},

@@ -16,18 +16,6 @@ from sacristan.runs.stores.content import Content
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "Artifact",
-    "ArtifactSet",
-    "CSVArtifact",
-    "ImageArtifact",
-    "MP4Artifact",
-    "PDFArtifact",
-    "PickleArtifact",
-    "Rendered",
-    "make_artifact",
-]
-
 
 class Rendered:
     """An artifact as a notebook shows it: its bytes, and the forms that Jupyter displays, by MIME type."""

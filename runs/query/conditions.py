@@ -14,22 +14,6 @@ from sacristan.observers.record.json_text import is_text_only, storable_integer,
 from sacristan.runs.errors import FilterError
 from sacristan.runs.query import DURATION, SWEEP, TIMES, USER, full_name, id_of, seconds_of, time_text
 
-__all__ = [
-    "DOCUMENT_OPERATORS",
-    "SEARCHED",
-    "AllOf",
-    "Condition",
-    "Filter",
-    "Not",
-    "OneOf",
-    "Words",
-    "condition",
-    "is_found",
-    "leaves",
-    "names_in",
-    "signed_leaves",
-]
-
 # The user of this process, where it is compared with the user of a run.
 ME = "me"
 OPERATORS = ("==", "!=", "<", "<=", ">", ">=", "in", "~")

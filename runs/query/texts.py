@@ -11,22 +11,6 @@ from typing import Any, TypeGuard
 
 from sacristan.configs.map import abbreviated
 
-__all__ = [
-    "MISSING",
-    "STATUS_STYLES",
-    "cell_text",
-    "count_text",
-    "duration_text",
-    "is_number",
-    "list_text",
-    "short_text",
-    "size_text",
-    "strict",
-    "time_text",
-    "utc",
-    "value_text",
-]
-
 MISSING = "-"
 _LISTED = 5
 _MOST_LETTERS = 200

@@ -21,8 +21,6 @@ from sacristan.observers.record.redaction import redact
 from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import Launch, end_text, started
 
-__all__ = ["CheckedLine", "CommandLine", "Difference", "Side", "check_lines", "command_lines"]
-
 _PROBE = Path(configs.__file__).parents[1] / "experiments" / "probe.py"
 
 

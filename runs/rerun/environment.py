@@ -30,18 +30,6 @@ from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun import Record
 from sacristan.runs.stores.settings import flat_config
 
-__all__ = [
-    "Differing",
-    "Environment",
-    "compare_environment",
-    "compare_flags",
-    "compare_libraries",
-    "compare_reads",
-    "compare_settings",
-    "parsed_sources",
-    "requirements",
-]
-
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")
 _LAB = "sacristan"
 # Programs that install packages compute nothing.

@@ -37,8 +37,6 @@ from sacristan.runs.rerun.verdict import (
 from sacristan.runs.stores.content import Content
 from sacristan.runs.stores.run import Run
 
-__all__ = ["cause_of", "judge"]
-
 
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
     """Compare a reproduction with the original.

@@ -31,21 +31,6 @@ from sacristan.runs.errors import LaunchError, naming_os_errors
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun import Record, ScriptStart
 
-__all__ = [
-    "OBSERVERS",
-    "EndsWithUs",
-    "Launch",
-    "become",
-    "check_passwords_alone",
-    "check_settings",
-    "dropped_options",
-    "end_text",
-    "raising_signals",
-    "recorded_launch",
-    "run_launch",
-    "started",
-]
-
 # Options that say where a run is recorded.
 OBSERVERS = ("--file_storage", "--mongo_db", "--sql", "--tiny_db", "--s3")
 # Options that would do something other than run it again.

@@ -36,8 +36,6 @@ from sacristan.runs.rerun.resuming import kept_start
 from sacristan.runs.rerun.verdict import Tolerance
 from sacristan.runs.stores.run import HELD
 
-__all__ = ["Plan", "planned"]
-
 RESTORED, IN_PLACE = "restored", "in place"
 
 

@@ -21,8 +21,6 @@ from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch, s
 from sacristan.runs.rerun.resuming import kept_start, start_setting, states_of, with_folder
 from sacristan.runs.stores.run import Run
 
-__all__ = ["Replay", "compare_points", "replay"]
-
 _LOOK_EVERY_S = 0.2
 
 

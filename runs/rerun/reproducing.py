@@ -44,9 +44,6 @@ from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.copying import copy, uid_of
 
-__all__ = ["Reproduction", "carry_out", "cause_notes", "hash_order_sources", "reproduce"]
-
-
 _log = logging.getLogger(__name__)
 
 

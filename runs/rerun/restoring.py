@@ -22,8 +22,6 @@ from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun import GitState, Record
 from sacristan.runs.stores.content import Content, fetch
 
-__all__ = ["Restored", "find_repository", "restore"]
-
 _SHOWN = 5
 # How `git ls-files --stage` marks a submodule.
 _SUBMODULE = "160000 "

@@ -37,19 +37,6 @@ from sacristan.runs.rerun.launching import (
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.run import HELD, Run
 
-__all__ = [
-    "changed_sources",
-    "fork",
-    "fork_launch",
-    "kept_start",
-    "resume",
-    "resume_launch",
-    "start_launch",
-    "start_setting",
-    "states_of",
-    "with_folder",
-]
-
 _log = logging.getLogger(__name__)
 
 

@@ -12,20 +12,6 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import RunsError
 from sacristan.runs.stores.run import Run
 
-__all__ = [
-    "COLOURS",
-    "CUT_OFF",
-    "DIVERGED",
-    "IDENTICAL",
-    "RANKS",
-    "RESULT",
-    "WITHIN",
-    "Deviation",
-    "MetricVerdict",
-    "Tolerance",
-    "Verdict",
-]
-
 IDENTICAL, WITHIN, DIVERGED = "IDENTICAL", "WITHIN TOLERANCE", "DIVERGED"
 # Runs that ended early: their points are the beginning of the whole run's.
 CUT_OFF = ("INTERRUPTED", "DEAD", "TIMEOUT", "PRUNED")

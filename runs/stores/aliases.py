@@ -33,8 +33,6 @@ from sacristan.runs.stores.record import RunStore
 if TYPE_CHECKING:
     from sacristan.runs.stores.content import StoredArtifact
 
-__all__ = ["Aliases"]
-
 _KIND, _REMOVED = "aliases", "removed_versions"
 
 

@@ -18,22 +18,6 @@ from sacristan.observers.record.json_text import storable_text
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query import mappings_in
 
-__all__ = [
-    "GRACE_S",
-    "MOST_CHANGES",
-    "TO_TRASH",
-    "Added",
-    "Author",
-    "Discarded",
-    "Removed",
-    "StagedRun",
-    "discarder",
-    "entry_of",
-    "explaining_failure",
-    "staging_folder",
-    "with_changes",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class StagedRun:

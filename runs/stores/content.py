@@ -21,8 +21,6 @@ from sacristan.runs.errors import DamagedError, StoreError, naming_os_errors
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["Content", "Fetched", "Medium", "StoredArtifact", "choose", "fetch", "length_of", "missing_content"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Content:

@@ -17,8 +17,6 @@ from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.record import RunStore
 from sacristan.runs.stores.run import COPYING, REMOVING, Run
 
-__all__ = ["NEWEST_FIRST", "FieldNames", "find_run", "find_runs", "require_searchable", "runs_by", "watch_runs"]
-
 NEWEST_FIRST = "-start_time"
 # What makes a run a changed one, and the number of newest runs that are watched.
 _WATCHED = ("status", "start_time", "stop_time", "heartbeat", "result")

@@ -12,8 +12,6 @@ from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.stores import Store
 from sacristan.runs.stores.contract import Backend
 
-__all__ = ["open_backend", "open_store"]
-
 _GROUP = "sacristan.stores"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 

@@ -27,8 +27,6 @@ from sacristan.runs.stores.changes import (
 from sacristan.runs.stores.contract import Backend
 from sacristan.runs.stores.run import COLOUR, Run, notes_in
 
-__all__ = ["MOST_LETTERS", "Change", "Copied", "Operations", "check_tags", "one_line"]
-
 # Characters of a display name.
 MOST_LETTERS = 200
 # Returns new values of notes by name, given the present ones.

@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 from sacristan.runs.errors import StoreAwayError, StoreError
 from sacristan.runs.stores import Store
 
-__all__ = ["StorePool"]
-
 Answer = TypeVar("Answer")
 
 

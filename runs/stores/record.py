@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
     from sacristan.runs.stores.changes import Author
 
-__all__ = ["RunRecord", "RunStore"]
-
 
 class RunStore(Protocol):
     """The methods of `sacristan.runs.stores.Store` that runs and backends call; `Store` itself imports both."""

@@ -34,20 +34,6 @@ if TYPE_CHECKING:
 
     from sacristan.observers.record.points import Series
 
-__all__ = [
-    "COLOUR",
-    "COPYING",
-    "HELD",
-    "REMOVING",
-    "STEPS",
-    "Run",
-    "curves_in",
-    "each_series",
-    "notes_in",
-    "points_versions",
-    "prefetch",
-]
-
 # Status of a run while a database receives it, while it removes it, and of a queued run from another store until a
 # person lets workers start it.
 COPYING, REMOVING, HELD = "COPYING", "REMOVING", "HELD"

@@ -13,8 +13,6 @@ import numpy as np
 from sacristan.observers.record.points import TICKS_PER_S, Series
 from sacristan.runs.query import time_of
 
-__all__ = ["epochs_at", "other_values", "series_of"]
-
 
 def series_of(entry: Any, start: datetime | None) -> Series | None:
     """Return the points of a metric in Sacred's form that are numbers or missing; None if the entry is no metric.

@@ -13,20 +13,6 @@ from sacristan.runs.errors import StoreError
 from sacristan.runs.query import SWEEP, dotted, full_name, list_of, mapping_of, mappings_in, shallowest, short_name
 from sacristan.runs.stores.run import Run, prefetch
 
-__all__ = [
-    "differing",
-    "fingerprint",
-    "flat_config",
-    "identity",
-    "origins",
-    "parameters",
-    "run_labels",
-    "settings",
-    "show",
-    "telling_settings",
-    "title_of",
-]
-
 _MAX_SHOWN = 60
 _MAX_LABEL, _MAX_TITLE, _MAX_NAMES = 60, 40, 4
 # Characters of JSON above which a list or mapping is compared by its digest.

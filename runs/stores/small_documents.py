@@ -16,8 +16,6 @@ from sacristan.runs.errors import ChangedError, FilterError, StoreError
 from sacristan.runs.stores.contract import UNSENT, Documents
 from sacristan.runs.stores.run import Run
 
-__all__ = ["Messages", "Report", "Reports", "SavedView", "SavedViews"]
-
 _MAX_NAME, _MAX_QUERY, _MAX_VIEWS = 80, 20_000, 500
 
 

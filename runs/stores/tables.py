@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from sacristan.observers.record.points import Series
 
-__all__ = ["DEFAULT_COLUMNS", "HANDFUL", "WHOLE_COLUMNS", "RunList", "census", "curve_frame", "read_rows", "run_frame"]
-
 # Fields for a list of runs.
 DEFAULT_COLUMNS = ("name", "command", "status", "start_time", "stop_time", "heartbeat", "result", "uid")
 # Fields for `read_rows` without columns.

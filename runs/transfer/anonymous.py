@@ -38,8 +38,6 @@ from sacristan.runs.transfer.copying import stage, uid_of
 from sacristan.runs.transfer.hidden_words import HiddenWords
 from sacristan.runs.transfer.packed_files import MOST_BYTES
 
-__all__ = ["UNPROVEN", "AnonymousRuns", "IdentifyingWords", "anonymised"]
-
 UNPROVEN = (
     "words that no record names are not known: add names of people, groups and projects with --hide WORD",
     "the uid and the times of the runs stay",

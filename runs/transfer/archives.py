@@ -40,8 +40,6 @@ from sacristan.runs.transfer.copying import carry_aliases, stage
 if TYPE_CHECKING:
     from rocrate.rocrate import ROCrate
 
-__all__ = ["CRATE_LACKS", "check_crate_extra", "export_runs", "import_runs"]
-
 FORMAT = "sacristan-archive-1"
 # With aliases of artifacts, which earlier versions reject.
 ALIASED_FORMAT = "sacristan-archive-2"

@@ -43,8 +43,6 @@ from sacristan.runs.transfer.trackers import reader_for
 from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_json
 from sacristan.runs.transfer.trackers.source_files import is_incomplete
 
-__all__ = ["ImportedRun", "StagedImport", "import_foreign"]
-
 # Before and after 1970, in seconds: 1,900 years, which is as far as records can tell times.
 _FAR_S = 6e10
 _ORIGIN = ("imported.kind", "imported.key", "imported.content")

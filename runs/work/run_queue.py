@@ -35,8 +35,6 @@ from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.syncing import deliveries
 from sacristan.runs.work import Claims, End, Output, TaskSource, WorkerTask, is_pending, run_claims
 
-__all__ = ["Queue", "QueueEntry", "QueuedTask"]
-
 # What cut a run off that nobody ended on purpose; after Ctrl-C a person decides.
 _BY_A_PERSON = "SIGINT"
 # The states of a run that a worker starts or resumes.

@@ -35,8 +35,6 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.work.warm_server import END_BOUND_S, HEADER
 
-__all__ = ["PACKAGES", "Event", "Job", "WarmPython", "wait_for_any"]
-
 # What experiments and their observers import sooner or later; packages that are not installed are skipped.
 PACKAGES = (
     *("numpy", "torch", "torch._dynamo", "torch.utils.data", "einops", "scipy.stats", "sklearn.datasets", "pandas"),

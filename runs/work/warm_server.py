@@ -39,8 +39,6 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["END_BOUND_S", "HEADER", "LAB", "hindrance", "main"]
-
 # Each process imports it from disk, so that the record has the code that ran.
 LAB = "sacristan"
 # Variables that are read when Python starts, or a package is imported.

@@ -21,8 +21,6 @@ from sacristan.runs.stores import NEWEST_FIRST, Store
 from sacristan.runs.stores.finding import runs_by
 from sacristan.runs.stores.run import Run
 
-__all__ = ["Notice", "Outbox", "RecentRuns"]
-
 _ALERT_LEVEL = "info.alert_level"
 _COLUMNS = (
     "name", "status", "start_time", "stop_time", "queue_time", "heartbeat", "uid", "host", REFUSED, SWEEP,

@@ -30,8 +30,6 @@ import argparse
 from sacristan.runs.commands.terminal import open_given
 from sacristan.runs.commands.terminal.text import print_text
 
-__all__ = ["NO_JSON", "add_arguments", "main"]
-
 NO_JSON = "it prints a number"
 
 

@@ -259,25 +259,22 @@ def test_modules_are_not_called_like_those_of_the_standard_library():
 
 
 def undocumented(name):
-    """Return what is missing in a module: its docstring, its exports, or those that they name without one."""
+    """Return what is missing in a module: its docstring, its exports, or those of its public names."""
     module = importlib.import_module(name)
     missing = [] if module.__doc__ else [f"{name} has no docstring"]
-    kinds = ast.FunctionDef | ast.ClassDef | ast.ImportFrom | ast.Assign
-    if not any(isinstance(node, kinds) for node in parse(name).body):
-        return missing
-    if not getattr(module, "__all__", None):
-        return [*missing, f"{name} has no __all__"]
-    things = {exported: getattr(module, exported, None) for exported in module.__all__}
-    missing += [f"{name} has no {exported}" for exported in things if not hasattr(module, exported)]
-    documented = {
-        exported: thing for exported, thing in things.items() if inspect.isroutine(thing) or inspect.isclass(thing)
-    }
-    return missing + [
-        f"{name}.{exported} has no docstring" for exported, thing in documented.items() if not inspect.getdoc(thing)
-    ]
+    body = parse(name).body
+    defined = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name[0] != "_"]
+    exported = getattr(module, "__all__", [])
+    has_names = any(isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ImportFrom | ast.Assign) for node in body)
+    if MODULES[name].name == "__init__.py" and has_names and not exported:
+        missing.append(f"{name} has no __all__")
+    missing += [f"{name} has no {each}" for each in exported if not hasattr(module, each)]
+    things = {each: getattr(module, each, None) for each in [*exported, *defined]}
+    documented = [each for each, thing in things.items() if inspect.isroutine(thing) or inspect.isclass(thing)]
+    return missing + [f"{name}.{each} has no docstring" for each in documented if not inspect.getdoc(things[each])]
 
 
-def test_modules_export_what_they_have_and_document_it():
+def test_packages_export_what_they_have_and_modules_document_it():
     names = [name for name in MODULES if name not in OF_LIBRARIES and not name.endswith("__main__")]
     assert [line for name in sorted(names) for line in undocumented(name)] == []
 

@@ -19,21 +19,6 @@ if TYPE_CHECKING:
     from sacristan.runs.stores.operations import Copied
     from sacristan.runs.stores.run import Content, Run
 
-__all__ = [
-    "CONTENTS",
-    "CopiedRun",
-    "Fetched",
-    "RemovedRuns",
-    "add_contents",
-    "begin",
-    "list_or_get",
-    "print_copied",
-    "print_left_out",
-    "print_problems",
-    "print_removed",
-    "print_written",
-]
-
 # `from` is a keyword.
 CopiedRun = TypedDict(
     "CopiedRun", {"id": str, "uid": str | None, "is_new": bool, "left_out": list[str], "from": NotRequired[str]}

@@ -19,25 +19,6 @@ from sacristan.runs.query.texts import strict
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Cell",
-    "Column",
-    "OutputFilter",
-    "Progress",
-    "console",
-    "fit",
-    "harmless",
-    "is_coloured",
-    "is_terminal",
-    "print_json",
-    "print_row",
-    "print_sources",
-    "print_table",
-    "print_text",
-    "print_to_stderr",
-    "print_unified",
-]
-
 # Controls of ASCII and of Latin-1, characters that reverse or end a line, and code points that are no characters.
 _HARMFUL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"

@@ -37,35 +37,6 @@ from sacristan.observers.record.schema import (
 from sacristan.runs.query import DURATION, LEFT_OUT, TIMES, duration_s, read_serialized, time_text
 from sacristan.runs.query.index.scanning import COARSE_NS
 
-__all__ = [
-    "BIG",
-    "BOOL",
-    "HUGE",
-    "JSON",
-    "LONG",
-    "MAX_FILE_BYTES",
-    "MAX_METRICS_BYTES",
-    "NAN",
-    "NOT_HELD",
-    "NULL",
-    "NUMBER",
-    "OF_CONFIG",
-    "OF_INFO",
-    "OF_RUN",
-    "OF_SUMMARY",
-    "ORIGINS",
-    "TEXT",
-    "Documents",
-    "decode",
-    "encode",
-    "fields_of",
-    "flatten",
-    "read_documents",
-    "residual",
-    "summary_of",
-    "summary_of_killed",
-]
-
 # Kinds of values, in the order of a sorted column. SQLite has no NaN, no integers beyond 64 bits (BIG) and no booleans,
 # and keeps a list as text (JSON). LONG is a list that is too long for the index, or that equals lists in another
 # spelling, as [1.0] equals [1]. HUGE is an integer that filters take for a text.

@@ -20,8 +20,6 @@ from sacristan.runs.query.index import scanning
 from sacristan.runs.query.index.fields import OF_RUN, ORIGINS, Documents, fields_of, read_documents, residual
 from sacristan.runs.query.index.scanning import require_folder
 
-__all__ = ["INDEX", "Batch", "IndexFile", "clear", "transaction"]
-
 Result = TypeVar("Result")
 
 # The name of the index in a folder of runs.

@@ -33,8 +33,6 @@ from sacristan.runs.query.index.fields import (
     residual,
 )
 
-__all__ = ["count", "entries", "fields", "find", "has_field", "key_of", "origin_of", "origins_in"]
-
 Sql = tuple[str, list[Any]]
 
 # The field `status`; temp.dead has the runs whose record says RUNNING and whose process is gone.

@@ -13,19 +13,6 @@ from sacristan.observers.record.folders import as_number
 from sacristan.observers.record.schema import RUN
 from sacristan.runs.errors import StoreAwayError, StoreError
 
-__all__ = [
-    "COARSE_NS",
-    "SPOOLED",
-    "UNSETTLED",
-    "has_record",
-    "listing_of",
-    "look",
-    "require_folder",
-    "run_folders",
-    "scan",
-    "was_touched_just_now",
-]
-
 SPOOL, SPOOLED = "_spool", "run"
 _NO_RUNS = frozenset((SPOOL, "_sources", "_resources", "_mongod", ".removing", ".taking"))
 # File times are as coarse as two seconds on some file systems, and clocks of servers differ: a file read sooner after

@@ -39,8 +39,6 @@ from sacristan.runs.errors import naming_os_errors
 from sacristan.runs.stores.contract import NOTED, UNSENT, Change, Documents
 from sacristan.runs.stores.folders.records import read_document
 
-__all__ = ["FolderDocuments"]
-
 # A larger file is no saved view and no report.
 _MAX_VIEW_BYTES = 2**20
 _STATUS = ("status", "stop_time", "fail_trace")

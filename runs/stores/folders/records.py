@@ -52,8 +52,6 @@ from sacristan.runs.stores.contract import Backend, R, StoredRun
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
 
-__all__ = ["FolderRecords", "read_document", "status_of"]
-
 # Records whose state is kept for the next question.
 _MOST_KEPT = 4096
 # Files of the parts of a record.

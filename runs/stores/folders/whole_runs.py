@@ -28,18 +28,6 @@ from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
 from sacristan.runs.stores.changes import Removed, StagedRun
 
-__all__ = [
-    "INCOMING",
-    "TRASH",
-    "delete",
-    "discard_folder",
-    "in_trash",
-    "move_in",
-    "reclaim",
-    "remove_folder",
-    "restore_folder",
-]
-
 
 def move_in(staged: StagedRun, store: Path, number: int) -> str:
     """Move a run into a folder of runs: first its contents, then the run, in one step; return its id there.

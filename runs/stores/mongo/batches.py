@@ -25,8 +25,6 @@ from sacristan.runs.stores.mongo.records import SERIES_FIELDS, MongoRecords, as_
 from sacristan.runs.stores.run import curves_in
 from sacristan.runs.stores.series import series_of
 
-__all__ = ["MongoBatches", "decode_arrays", "joined"]
-
 _ARRAY = 4
 _DTYPES = {1: "<f8", 9: "<M8[ms]", 16: "<i4", 18: "<i8"}
 # Lengths of values in bytes, by type; values of the second table begin with their length, to which the number is added.

@@ -21,8 +21,6 @@ from sacristan.runs.stores.run import notes_in
 if TYPE_CHECKING:
     from pymongo.collection import Collection as Collection_
 
-__all__ = ["MongoDocuments"]
-
 # How often to try again when others write at the same time.
 _MOST_TRIES = 100
 _STATUS = ("status", "stop_time", "fail_trace", "format", "lease")

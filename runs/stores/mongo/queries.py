@@ -31,26 +31,6 @@ from sacristan.runs.query.filters import (
 )
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
 
-__all__ = [
-    "OMNIBOARD_NOTES",
-    "OMNIBOARD_TAGS",
-    "STATUS_FIELDS",
-    "ComputedConditions",
-    "as_recorded",
-    "exists",
-    "from_bson",
-    "has_changed_keys",
-    "keys_of",
-    "note_in",
-    "projection_of",
-    "query_of",
-    "row_in",
-    "sort_stages",
-    "stored_path",
-    "tags_in",
-    "with_dots",
-]
-
 Query = dict[str, Any]
 # Where Omniboard keeps tags, a list, and the note on a run, a text.
 OMNIBOARD_TAGS, OMNIBOARD_NOTES = "omniboard.tags", "omniboard.notes"

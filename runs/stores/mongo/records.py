@@ -37,8 +37,6 @@ from sacristan.runs.stores.mongo.queries import (
 )
 from sacristan.runs.stores.series import other_values, series_of
 
-__all__ = ["SERIES_FIELDS", "MongoRecords", "as_named", "fields_of_part", "start_of"]
-
 # The fields of a metric that hold its points.
 SERIES_FIELDS = ("run_id", "steps", "values", "timestamps")
 _NOT_IN_DOCUMENT = ("config", "info", "summary", "provenance", "captured_out")

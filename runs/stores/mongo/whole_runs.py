@@ -43,8 +43,6 @@ from sacristan.runs.stores.changes import Removed, StagedRun
 from sacristan.runs.stores.mongo.database import MongoDatabase
 from sacristan.runs.stores.run import COPYING, REMOVING
 
-__all__ = ["DISCARDED", "IN_TRASH", "TRASH", "Remover", "changed_entries", "deliver_whole", "unnamed_files"]
-
 DISCARDED, TRASH = "DISCARDED", "trash"
 IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}
 # Entries that name only files of their own run.

@@ -36,8 +36,6 @@ from sacristan.runs.sweeps.study.home import BEAT_S, Home, Place
 from sacristan.runs.work import TaskSource, Worker
 from sacristan.runs.work.warm import PACKAGES, WarmPython
 
-__all__ = ["END_BOUND_S", "ROOT", "Agent", "AgentProcess", "StartedAgent", "agent_request", "main", "work"]
-
 _log = logging.getLogger(__name__)
 
 # Seconds between two looks for points that other agents have left undone.

@@ -21,8 +21,6 @@ from sacristan.runs.sweeps.study.points import representative
 from sacristan.runs.sweeps.study.samplers import check_extra
 from sacristan.runs.sweeps.views import Status, Watcher, check_not_all_failed, say, say_all, status_lines
 
-__all__ = ["best_trials", "join_sweep", "plot_sweep", "run_sweep", "show_status", "stop_sweep"]
-
 
 def run_sweep(
     place: Place,

@@ -21,8 +21,6 @@ from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views import Status, Watcher, display, say
 from sacristan.runs.work import divided_threads, last_lines
 
-__all__ = ["Engine", "supervise"]
-
 _RESOURCES = ("cpus", "gpus", "memory_gb")
 _CLUSTERS = ("slurm", "local", "debug")
 

@@ -28,8 +28,6 @@ from sacristan.runs.sweeps.agents.agent_process import ROOT, StartedAgent
 from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views import say
 
-__all__ = ["host_and_port", "ray_agents"]
-
 # Never shipped, in the syntax of .gitignore; Ray also leaves out what the lab's own .gitignore names.
 _EXCLUDES = ["my_runs/", ".venv/", ".git/", "__pycache__/", ".mypy_cache/", ".pytest_cache/", ".ruff_cache/"]
 # Agents keep nothing in Ray's shared memory.

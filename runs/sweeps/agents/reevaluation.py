@@ -35,8 +35,6 @@ from sacristan.runs.sweeps.study.continuing import take_up
 from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views import Watcher, say
 
-__all__ = ["best_on_fresh_seeds", "choose_finalists", "fresh_seeds", "judge"]
-
 
 def best_on_fresh_seeds(
     place: Place,

@@ -28,8 +28,6 @@ from sacristan.runs.sweeps.agents.agent_process import ROOT, AgentProcess, agent
 from sacristan.runs.sweeps.study.home import Place
 from sacristan.runs.sweeps.views import Status, Watcher, display, say
 
-__all__ = ["ArrayTask", "run_array"]
-
 _LOOK_S = 1.0
 # Seconds between two questions to Slurm whether a job is gone.
 _ASK_S = 15.0

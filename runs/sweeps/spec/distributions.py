@@ -20,18 +20,6 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import SweepError
 from sacristan.runs.sweeps.spec.fields import Reader, anything, identity, items, listing, number, read_fields, shown
 
-__all__ = [
-    "DISTRIBUTIONS",
-    "DISTRIBUTION_KEYS",
-    "QUANTILES",
-    "Choice",
-    "Constant",
-    "Distribution",
-    "Integers",
-    "Reals",
-    "read_distribution",
-]
-
 # The quantiles that bound distributions without ends; a sample of a million has about one value beyond each.
 QUANTILES = (1e-6, 1 - 1e-6)
 _MAX_GRID = 1_000_000

@@ -15,24 +15,6 @@ from typing import Any
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import SweepError
 
-__all__ = [
-    "Reader",
-    "anything",
-    "check_keys",
-    "choice",
-    "flag",
-    "identity",
-    "integer",
-    "items",
-    "json_value",
-    "listing",
-    "mapping",
-    "number",
-    "read_fields",
-    "shown",
-    "text",
-]
-
 Reader = Callable[[str, Any], Any]
 
 

@@ -24,8 +24,6 @@ from sacristan.runs.sweeps.spec.distributions import (
 )
 from sacristan.runs.sweeps.spec.fields import check_keys, identity, listing, mapping, shown
 
-__all__ = ["Grid", "Parameter", "read_parameters"]
-
 # wandb's names, except that no part of a dotted name is empty.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*")
 _KEYS = (*DISTRIBUTION_KEYS, "parameters", "when")

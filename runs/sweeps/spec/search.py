@@ -33,20 +33,6 @@ from sacristan.runs.sweeps.spec.fields import (
     text,
 )
 
-__all__ = [
-    "METHODS",
-    "STOPPING",
-    "Constraint",
-    "EarlyTermination",
-    "Objective",
-    "bands",
-    "read_constraint",
-    "read_method",
-    "read_objective",
-    "read_stopping",
-    "violations",
-]
-
 _FORM = re.compile(r"\s*(?P<metric>[^\s<>=!](?:[^<>=!]*[^\s<>=!])?)\s*(?P<operator><=|>=|<|>)\s*(?P<bound>\S+)\s*")
 _METRIC_NAME = "the name of a metric that runs log"
 

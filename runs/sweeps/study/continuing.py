@@ -19,8 +19,6 @@ from sacristan.runs.sweeps.spec.fields import shown
 from sacristan.runs.sweeps.study import Study
 from sacristan.runs.sweeps.study.home import Home, has_study
 
-__all__ = ["join", "retry_failed", "take_up"]
-
 # Begins the names of processes that give failed points to agents again.
 _RETRIES = "retry-"
 

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from sacristan.runs.sweeps.study.study_storage import StudyStorage
 
-__all__ = ["BEAT_S", "Home", "PatientDocuments", "Place", "check_storage", "has_study", "own_storage", "shared_storage"]
-
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from optuna.storages import BaseStorage
     from optuna.trial import FrozenTrial
 
-__all__ = ["FixedSampler", "Hyperband", "InSpace", "QuasiRandomSampler", "expressed", "file_storage"]
-
 # ---------------------------------------------------------------------- versions of the search space
 
 

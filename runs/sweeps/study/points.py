@@ -16,19 +16,6 @@ from sacristan.runs.sweeps.spec.parameters import Parameter
 if TYPE_CHECKING:
     from optuna import Trial
 
-__all__ = [
-    "FIRST_ATTEMPT",
-    "NUMBER",
-    "QUANTILE",
-    "VERSION",
-    "choices",
-    "grid_point",
-    "in_order",
-    "position_of",
-    "representative",
-    "suggest",
-]
-
 # Attributes of a trial: the number of its point; the version of the search space that it was chosen in, missing for the
 # first; and, of the further trial of a point that had failed, the attempt that it begins with.
 NUMBER, VERSION, FIRST_ATTEMPT = "point", "version", "first_attempt"

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from optuna.pruners import BasePruner
     from optuna.samplers import BaseSampler
 
-__all__ = ["draws_alone", "make_pruner", "make_sampler", "without_experimental_warnings"]
-
 
 @contextlib.contextmanager
 def without_experimental_warnings() -> Iterator[None]:

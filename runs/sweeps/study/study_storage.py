@@ -27,8 +27,6 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sacristan.runs.stores.contract import Documents
 from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER
 
-__all__ = ["StudyStorage", "convert_journal", "journal_storage"]
-
 # The number of a trial is that of its point. In a further trial of a point, `_AGAIN` times its first attempt is added.
 _DIGITS = 9
 _AGAIN = 10**_DIGITS

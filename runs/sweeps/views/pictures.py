@@ -20,8 +20,6 @@ from sacristan.runs.sweeps.views.study_view import StudyView, most_important
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
-__all__ = ["make_pictures"]
-
 _BLUE, _ORANGE = COLORS[:2]
 _GREY = "#BBBBBB"
 _WIDTH = 10.0

@@ -27,8 +27,6 @@ from sacristan.runs.sweeps.views.study_view import StudyView, make_study_view, m
 if TYPE_CHECKING:
     from optuna import Study
 
-__all__ = ["PAGE", "draw"]
-
 PAGE = "sweep.html"
 # Larger numbers make the page too large; contours grow with the square.
 _MOST_IN_CONTOURS, _MOST_CURVES = 150, 300

@@ -21,17 +21,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial
 
-__all__ = [
-    "FANOVA",
-    "IMPURITY",
-    "MOST_RUNS",
-    "StudyView",
-    "importances_over",
-    "make_study_view",
-    "most_important",
-    "thinned",
-]
-
 _MOST_IN_CONTOURS = 4
 
 

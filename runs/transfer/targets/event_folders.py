@@ -10,8 +10,6 @@ from sacristan.runs.errors import ForeignError
 from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.targets import RunFolders, media_of, start_of
 
-__all__ = ["LACKS", "NEEDS", "open_target"]
-
 LACKS = (
     "TensorBoard keeps numbers in 32 bits and steps as integers",
     "TensorBoard stores no artifacts, sources or output",

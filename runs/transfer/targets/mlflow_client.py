@@ -31,8 +31,6 @@ from sacristan.runs.transfer.targets import start_of
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-__all__ = ["LACKS", "NEEDS", "open_target"]
-
 LACKS = (
     "MLflow keeps times in milliseconds, steps as integers and infinities as the greatest float",
     "MLflow keeps one of several points with the same time, step and value",

@@ -22,8 +22,6 @@ from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.targets import RunFolders, media_of, start_of
 from sacristan.runs.transfer.trackers.wandb_files import LogWriter
 
-__all__ = ["LACKS", "NEEDS", "open_target"]
-
 LACKS = (
     "W&B numbers rows itself; the steps of the run are the metric sacristan/step, the x axis of all others",
     "W&B drops empty mappings in the config, and the times of lines of output",

@@ -32,8 +32,6 @@ from sacristan.runs.transfer.trackers.foreign_run import (
 )
 from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "aim"
 _FOLDER, _RUNS = ".aim", "run_metadata.sqlite"
 # The folders that hold a database for each run, named by its hash.

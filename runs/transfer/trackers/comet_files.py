@@ -23,8 +23,6 @@ from sacristan.runs.errors import ForeignError
 from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, png_content, set_nested
 from sacristan.runs.transfer.trackers.source_files import RunFiles, open_run_files, run_files_below
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "comet"
 _EXPERIMENT, _MESSAGES = "experiment.json", "messages.json"
 # Messages that are kept as they are.

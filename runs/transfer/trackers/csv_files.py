@@ -25,8 +25,6 @@ from sacristan.runs.errors import ForeignError
 from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_steps, flat
 from sacristan.runs.transfer.trackers.source_files import is_inside
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "csv"
 _SUFFIXES = (".csv", ".tsv", ".jsonl")
 # The columns that hold the step, the most telling one first, and the time in seconds since 1970.

@@ -22,8 +22,6 @@ from sacristan.runs.transfer.trackers.csv_files import table_rows
 from sacristan.runs.transfer.trackers.foreign_run import ForeignRun, Found, Points, file_content, flat
 from sacristan.runs.transfer.trackers.source_files import files_below
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "dvclive"
 _METRICS, _IMAGES = "plots/metrics/", "plots/images/"
 _SUMMARY, _PARAMETERS = "metrics.json", "params.yaml"

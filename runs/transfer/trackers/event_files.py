@@ -38,8 +38,6 @@ from sacristan.runs.transfer.trackers.foreign_run import (
 )
 from sacristan.runs.transfer.trackers.source_files import damage_texts, is_inside
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "tensorboard"
 _FILE = re.compile(r".*tfevents\.(?P<time>\d+)\.(?P<process>.+?)(\.\d+)?(\.v2)?$")
 # Keep every event; of graphs and compressed histograms, which are not read, as little as possible.

@@ -26,8 +26,6 @@ from sacristan.runs.transfer.trackers import csv_files, dvclive_folders, event_f
 from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, Curve, ForeignRun, Found, as_json
 from sacristan.runs.transfer.trackers.source_files import file_inside
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "hydra"
 _FOLDER = ".hydra"
 _FILES = ("config.yaml", "hydra.yaml", "overrides.yaml")

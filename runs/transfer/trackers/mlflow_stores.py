@@ -36,8 +36,6 @@ from sacristan.runs.transfer.trackers.source_files import (
     table_columns,
 )
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "mlflow"
 _TABLES = {"runs", "experiments", "metrics", "params", "tags"}
 # MLflow stores infinities as the greatest floats.

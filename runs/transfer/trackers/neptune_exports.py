@@ -31,8 +31,6 @@ from sacristan.runs.transfer.trackers.foreign_run import (
 )
 from sacristan.runs.transfer.trackers.source_files import file_inside, files_below
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "neptune"
 # The exporter appends a digest of 8 bytes to the names of projects and runs.
 _FILE = re.compile(r"(?P<run>.+-[0-9a-f]{16})_part_(?P<part>\d{1,9})\.parquet")

@@ -17,22 +17,6 @@ from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.json_text import parse_json
 from sacristan.runs.errors import ForeignError
 
-__all__ = [
-    "INCOMPLETE",
-    "RunFiles",
-    "damage_of",
-    "damage_texts",
-    "file_inside",
-    "files_below",
-    "is_database",
-    "is_incomplete",
-    "is_inside",
-    "open_database",
-    "open_run_files",
-    "run_files_below",
-    "table_columns",
-]
-
 # The end of the hidden name of a folder that `sacristan export` has not finished.
 INCOMPLETE = ".incomplete"
 _MAGIC = b"SQLite format 3\0"

@@ -36,8 +36,6 @@ from sacristan.runs.transfer.trackers.source_files import (
     table_columns,
 )
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "trackio"
 # The columns of metrics that no other tracker's table of that name has.
 _COLUMNS = {"run_name", "step", "timestamp", "metrics"}

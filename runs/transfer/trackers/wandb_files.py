@@ -41,8 +41,6 @@ from sacristan.runs.transfer.trackers.source_files import (
     is_inside,
 )
 
-__all__ = ["HEADER", "KIND", "LogWriter", "find", "recognizes", "records"]
-
 KIND = "wandb"
 # Media that are taken as they are.
 _MEDIA_FILES = {"audio-file", "html-file", "image-file", "video-file"}

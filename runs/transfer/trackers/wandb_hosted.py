@@ -22,8 +22,6 @@ import numpy as np
 from sacristan.runs.errors import ForeignError, needing_extra
 from sacristan.runs.transfer.trackers.foreign_run import UNKNOWN, ForeignRun, Found, Points, flat
 
-__all__ = ["KIND", "find", "recognizes"]
-
 KIND = "wandb-hosted"
 _STATUSES = {
     "finished": "COMPLETED",
