@@ -19,10 +19,7 @@ _PATTERNS = ("*.yaml", "*.csv")
 
 
 def find_file(path: str | Path) -> Path:
-    """Return the path of a file, or of the lab's own one if the working folder has none of that name.
-
-    Only a path below `configs/`, such as `configs/digits_mlp.yaml`, can be the lab's; any other is returned unchanged.
-    """
+    """Return a path; one below `configs/` that the working folder lacks may be that of the lab's own file."""
     path = Path(path)
     own = _own_folder(path.parent)
     is_own = own is not None and path.name in _own_names(own) and not os.path.lexists(path)
@@ -76,10 +73,7 @@ def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def load_yaml(text: str) -> Any:
-    """Return the value of a YAML text.
-
-    Raises yaml.YAMLError if it is invalid, a key occurs twice in a mapping, or a number would surprise: 010, 1:30.
-    """
+    """Parse YAML; raise yaml.YAMLError if a key occurs twice in a mapping or a number would surprise: 010, 1:30."""
     import yaml
 
     class Loader(yaml.SafeLoader):

@@ -73,10 +73,7 @@ def to_plain(value: Any) -> Any:
 
 
 def is_group(value: Any) -> bool:
-    """Tell whether a value of a config is a group of entries with dotted names.
-
-    A dict with a key that is no text, such as class weights `{0: 1.0, 1: 2.5}`, is a single value.
-    """
+    """Tell whether a value is a group of named entries; a dict with other keys, such as `{0: 1.0}`, is one value."""
     return isinstance(value, Mapping) and bool(value) and all(isinstance(key, str) for key in value)
 
 
@@ -87,10 +84,7 @@ def _has_entries(value: Any) -> bool:
 def flattened(
     values: Mapping[Any, Any], prefix: str = "", separator: str = ".", opens: Callable[[Any], bool] = _has_entries
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings by their joined names, in order.
-
-    `opens` tells which values are flattened further, by default mappings that have entries.
-    """
+    """Yield the values of nested mappings by their joined names; `opens` tells which values are flattened further."""
     for key, value in values.items():
         if opens(value):
             yield from flattened(value, f"{prefix}{key}{separator}", separator, opens)

@@ -8,10 +8,7 @@ __all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """Return the known dotted name most similar to a mistyped one; None if none is similar.
-
-    If exactly one known name has the same last part, that one is returned, whatever its group.
-    """
+    """Return the most similar known name, or None; a single name with the same last part comes first."""
     names = list(names)
     same_leaf = [other for other in names if other.rpartition(".")[2] == name.rpartition(".")[2]]
     if len(same_leaf) == 1:

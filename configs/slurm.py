@@ -29,10 +29,7 @@ def job_id() -> str | None:
 
 
 def requeue(ask: Callable[[], None] | None = None) -> str:
-    """Have Slurm queue this job again, unless the job was cancelled: Slurm would start that again, too.
-
-    Returns why the job is not queued again; empty if it is.
-    """
+    """Have Slurm queue this job again, unless it was cancelled; return why it is not queued, or an empty text."""
     job = job_id()
     if job is None:
         return "this process belongs to no job of Slurm"

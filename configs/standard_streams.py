@@ -18,10 +18,7 @@ __all__ = ["OutputError", "checked_output", "hold_standard_descriptors", "open_s
 
 
 def hold_standard_descriptors() -> None:
-    """Open the null device for reading on each missing descriptor from 0 to 2; writes to it fail.
-
-    Without that, the next file that is opened gets the descriptor to which output goes.
-    """
+    """Open the null device on missing descriptors 0 to 2, so that no file gets the descriptor that output goes to."""
     while True:
         descriptor = os.open(os.devnull, os.O_RDONLY)  # the lowest that is free
         if descriptor > 2:
@@ -62,10 +59,7 @@ class OutputError(Exception):
 
 @contextlib.contextmanager
 def checked_output() -> Iterator[None]:
-    """Check that everything printed in the block reaches standard output; a closed stderr is replaced meanwhile.
-
-    After the first failure nothing more is written, and the block ends with that failure, even if it was caught inside.
-    """
+    """Check that all output of the block arrives; end it with the first failure, even if that was caught inside."""
     stdout, stderr = sys.stdout, sys.stderr
     raw = _raw(stdout)
     if raw is None:  # somebody reads along in memory, as tests do

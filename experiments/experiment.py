@@ -42,11 +42,9 @@ _COMMANDS: dict[str, Callable[[Any], Callable]] = {
 
 
 class _Frames:
-    """Stands in for the module `inspect` where Sacred looks for the frame that creates an experiment.
+    """Stands in for `inspect` where Sacred looks for the frame that creates an experiment, by a slow `inspect.stack`.
 
-    `inspect.stack` reads the source of every frame, and looks at the file of every imported module for that. And Sacred
-    collects sources and packages from the globals of that frame, which is in this file: it gets globals without any,
-    because the lab collects its own.
+    Sacred collects sources from that frame's globals; the lab collects its own, so it gets a frame without any.
     """
 
     @staticmethod

@@ -69,10 +69,7 @@ ex.always("usual")
 
 
 def printed_digits(num: int = 6000, size: int = 8, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of printed digits in several fonts, each randomly rotated, slanted, stretched and bent.
-
-    Images are (num, 1, size, size) from 0 to 1, digits (num,).
-    """
+    """Return printed digits, (num, 1, size, size) from 0 to 1, randomly bent and slanted, and their classes (num,)."""
     import numpy as np
 
     outline = require("matplotlib.path", "plot", "data.name=sacristan.experiments.finetune:printed_digits").Path

@@ -209,10 +209,7 @@ def make_images(generator: nn.Module, count: int, where: torch.device, _config: 
 
 
 class Frechet:
-    """The Frechet distance between images and as many generated ones, as `loss`.
-
-    Source: Heusel et al., https://arxiv.org/abs/1706.08500, on pixels instead of features.
-    """
+    """The Frechet distance of pixels as `loss`: Heusel et al., https://arxiv.org/abs/1706.08500, with features."""
 
     names = ("loss",)
 
@@ -249,10 +246,7 @@ class Frechet:
 
 
 def make_callback(run: LabRun) -> Callback:
-    """Return the callback that logs generated images as `samples` after each validation.
-
-    The noise is the same each time, so pictures show the progress of the same images.
-    """
+    """Return the callback that logs images of the same noise as `samples` after each validation."""
     import torch
 
     from sacristan.experiments.training import Trainer

@@ -24,11 +24,7 @@ _SEED = 123456789
 
 
 def main(words: list[str]) -> None:
-    """Run a script.
-
-    The words are `sacred` or `sacristan`; `config` or `run`; the file to write to; the script, or the name of a module;
-    and its words.
-    """
+    """Run `(sacred | sacristan) (config | run) FILE SCRIPT WORDS`, where a script may be the name of a module."""
     side, extent, outcome, script, *steps = words
     probe = _Probe(Path(outcome), is_started=extent == "run")
     is_file = script.endswith(".py")

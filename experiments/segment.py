@@ -45,11 +45,7 @@ ex.always("usual")
 
 
 def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return images of scikit-learn's digits at random places, and the class of each pixel.
-
-    Images are (num, 1, size, size) from 0 to 1, classes (num, size, size): 0 is the background, 1 the digit 0, ... A
-    later digit covers earlier ones below its strokes.
-    """
+    """Return scattered digits, (num, 1, size, size), and classes (num, size, size), 0 is the background."""
     import numpy as np
 
     from sacristan.ingredients.datasets.sources import read_digits
@@ -69,12 +65,7 @@ def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int
 
 
 def unet(input_shape: Sequence[int], num_outputs: int, width: int = 16) -> nn.Module:
-    """Return a U-Net of two levels: images (B, C, H, W), H and W multiples of 4, to scores (B, num_outputs, H, W).
-
-    `width` is the channels of the first level; the next ones have twice and four times as many.
-
-    Source: Ronneberger et al., https://arxiv.org/abs/1505.04597
-    """
+    """Return a U-Net of two levels, `width` channels first, for H and W that are multiples of 4."""
     import torch
     from torch import Tensor, nn
 

@@ -93,10 +93,7 @@ def train(
     optimizers: dict[str, torch.optim.Optimizer] | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> None:
-    """Train a network as the config says, in the folder of the run, and leave it with its best weights.
-
-    `optimizers` None creates the configured one, with its schedule. `callbacks` come on top of those of the settings.
-    """
+    """Train a network as the config says, in the run's folder, and leave it with its best weights."""
     from sacristan.experiments.training import inspection, loop, results
     from sacristan.ingredients import Loss
 

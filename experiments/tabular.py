@@ -48,12 +48,7 @@ ex.always("usual")
 
 
 def embedding_size(num_values: int) -> int:
-    """Return the size of the embedding of a category with `num_values` values in the training part.
-
-    It is 1.6 times the 0.56th power of the values, at most 50.
-
-    Source: Howard and Gugger, fastai, https://docs.fast.ai/tabular.model.html
-    """
+    """Return 1.6 times the 0.56th power of the values, at most 50: https://docs.fast.ai/tabular.model.html."""
     return min(50, round(1.6 * num_values**0.56))
 
 

@@ -344,10 +344,7 @@ def _expected(recorded: str | None) -> str | None:
 
 
 def refuse_other_data(fingerprint: str, config: Map, expected: str | None = None) -> None:
-    """Reject data that differ from those of the run that is resumed or reproduced.
-
-    `expected` is the fingerprint in the record of the resumed run; None uses `SACRISTAN_EXPECT_DATA`.
-    """
+    """Reject data other than `expected`, the resumed run's fingerprint, or `SACRISTAN_EXPECT_DATA`."""
     expected = _expected(expected)
     if expected and expected != fingerprint:
         raise DataError(
@@ -362,11 +359,7 @@ def _where(config: Map) -> str:
 
 @ingredient.command(unobserved=True)
 def stats(_config: Map, _run: Any) -> None:
-    """Show count, classes or targets, mean, deviation and missing values of each split, and the fingerprint.
-
-    Raises:
-        DataError: If the data cannot be prepared; a file is described first.
-    """
+    """Show count, classes or targets, mean, deviation and missing values of each split, and the fingerprint."""
     seed = _run.config["seed"]
     try:
         description = describe(load(_config, seed, strict=False))
@@ -387,10 +380,7 @@ def stats(_config: Map, _run: Any) -> None:
 def load(
     config: Map, seed: int, *, start: Split | None = None, strict: bool = True, earlier: Collection[str | None] = ()
 ) -> Prepared:
-    """Load the configured data, split and normalised; the arguments are those of `preparation.prepare`.
-
-    `start` is a split to repeat; its data must be the same.
-    """
+    """Load the configured data, split and normalised; see `preparation.prepare`. `start` is a split to repeat."""
     split = Split.of(config, seed)
     if start is not None:
         start.check(config)

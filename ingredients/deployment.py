@@ -86,10 +86,7 @@ class PreparedModel(nn.Module):
         return self.own_unit(self.model(inputs))
 
     def own_unit(self, outputs: Tensor) -> Tensor:
-        """Return outputs (B, D) in the targets' own unit, multiplied by their deviation and shifted by their mean.
-
-        Class scores, whose targets have neither, are returned unchanged.
-        """
+        """Return outputs (B, D) in the targets' own unit; class scores, which have none, unchanged."""
         if self.target_mean is None or self.target_std is None:
             return outputs
         return outputs * self.target_std + self.target_mean
@@ -110,11 +107,7 @@ def _tensor(values: np.ndarray | None) -> Tensor | None:
 
 
 def _make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:
-    """Return a model in evaluation mode as a graph of operations, for batches of any size.
-
-    `inputs` must have at least two samples: with one, torch would fix the batch size. `dims` are names by varying
-    dimension, 0 (the batch) among them.
-    """
+    """Return a model as a graph of operations for any batch; `inputs` needs two samples, or torch fixes the size."""
     try:
         with _quiet(), torch.no_grad():
             shapes = {axis: Dim(name, min=1) for axis, name in dims.items()}
@@ -214,11 +207,7 @@ def _run_pt2(content: bytes) -> Callable[[Tensor], Tensor]:
 
 
 def read_metadata(path: Path) -> dict[str, Any]:
-    """Return the metadata in an exported file: its inputs, outputs, classes, and the origin of its weights.
-
-    Example:
-        read_metadata(Path("model.onnx"))["classes"]
-    """
+    """Return the metadata in an exported file: its inputs, outputs, classes, and the origin of its weights."""
     if path.suffix == FORMATS["onnx"]:
         runtime = require("onnxruntime", "onnx", "the metadata of an ONNX file")
         session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -371,12 +360,9 @@ def _described(by: Preparation) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class OutputDifference:
-    """The difference of two sets of outputs.
+    """The difference of two sets of outputs: `absolute` is the largest of two values, infinite where only one is NaN.
 
-    Attributes:
-        absolute: The largest difference of two values; infinite where one is NaN and the other is not.
-        relative: The same as a share of the largest value of the model, apart from the mean of the targets.
-        num_samples: Number of samples compared.
+    `relative` is the share of the model's largest value, apart from the mean of the targets.
     """
 
     absolute: float
@@ -447,11 +433,7 @@ def _is_size(value: Any) -> bool:
 
 
 def load_trained(checkpoint: str, store: str | Path, *, prepared: bool = False) -> nn.Module:
-    """Return the model of a checkpoint (`run:ID`, `run:ID@NAME`, `artifact:NAME:VERSION` or a path) in evaluation mode.
-
-    It is built from the config in the checkpoint. `prepared` wraps it in the preparation of its data, see
-    `PreparedModel`.
-    """
+    """Return a checkpoint's model in evaluation mode; `prepared` wraps it in the preparation, see `PreparedModel`."""
     path = find_weights(checkpoint, Path(store), "checkpoint")
     state = load_checkpoint(path)
     by, config = preparation_of(state, path), read_back(state.get("config", {}))

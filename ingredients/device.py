@@ -111,10 +111,7 @@ def _of_rank(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def gpu_of(world: World, num_visible: int) -> int:
-    """Return the number of a rank's GPU among those that it sees.
-
-    It sees all of its node, or only its own, as with `srun --gpus-per-task=1`.
-    """
+    """Return the number of a rank's GPU among those it sees: all of its node, or only its own, as with `srun`."""
     if num_visible == 1:
         return 0
     if world.local_size > num_visible:

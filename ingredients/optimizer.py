@@ -99,8 +99,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Build an optimizer without Sacred for the model and the trainable parameters of the loss.
 
-    Its groups have the `names` of their parameters; torch's own `param_names` would require names for groups that are
-    added later.
+    Its groups have `names`; torch's own `param_names` would require names for groups that are added later.
     """
     import inspect
 

@@ -34,10 +34,7 @@ DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 def auto_dtype(device: torch.device) -> str:
-    """Return `bfloat16` where the hardware supports it, else `float16` on CUDA, else `off`.
-
-    On a CPU without bfloat16 units, it is slower than float32.
-    """
+    """Return `bfloat16` where hardware supports it (it is slow elsewhere), else `float16` on CUDA, else `off`."""
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float16"
     if device.type == "cpu":
@@ -47,11 +44,7 @@ def auto_dtype(device: torch.device) -> str:
 
 
 class _Autocast:
-    """`torch.autocast` that can be entered inside itself.
-
-    An object of torch keeps the state from before its last entry only. Making one takes time, so the outermost entry
-    reuses one, and only nested entries make others.
-    """
+    """`torch.autocast` that can be entered inside itself; the outermost entry reuses one, as making one is slow."""
 
     def __init__(self, device_type: str, dtype: torch.dtype | None) -> None:
         self._make = functools.partial(torch.autocast, device_type, dtype)
@@ -297,18 +290,12 @@ def _without_momenta(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def recomputes_loss(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer computes loss and gradients again in its step, by a closure that it requires.
-
-    Optimizers like SAM count even if `step` has a default for the closure, as they reject it.
-    """
+    """Return whether an optimizer requires a closure, as those like SAM do even with a default for it."""
     return _needs_closure(type(optimizer))  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
 def starts_from_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer expects gradients before it calls the closure, as those like SAM do.
-
-    The methods `first_step` and `second_step` mark them. Source of SAM: https://arxiv.org/abs/2010.01412
-    """
+    """Return whether an optimizer expects gradients before the closure, like SAM: https://arxiv.org/abs/2010.01412."""
     return _has_two_steps(type(optimizer))
 
 
@@ -329,9 +316,8 @@ def with_shares(
 ) -> Iterator[tuple[Any, Tensor | float]]:
     """Yield micro-batches with the factors of their losses, so that gradients add up to those of one big batch.
 
-    Micro-batches of weight 0, all of whose targets the loss ignores, are left out, as the mean over nothing is NaN.
-    Waits for the device once if weights lie there. The factor is the share of the total weight, or 1 if losses are sums
-    over samples (`is_sum`). `weigh` returns the divisor of the mean over a micro-batch, such as its samples.
+    Those of weight 0, all of whose targets the loss ignores, are left out: the mean over nothing is NaN. The factor is
+    the share of the total weight, or 1 if losses are sums (`is_sum`). Waits once for weights on a device.
     """
     if is_sum or len(group) == 1:
         yield from ((batch, 1.0) for batch in group)

@@ -29,8 +29,8 @@ _MISSING = object()
 def as_setting(value: Any, name: str = "", *, levels: int = _MOST_LEVELS) -> Any:
     """Return a value as a config holds it: numbers, texts, lists and dicts; other objects become text.
 
-    Namespaces, dataclasses and named tuples become dicts, members of an enum their value or else their name. A text
-    under the `name` of a secret, such as `api_key`, is hidden. This never raises.
+    This never raises. Namespaces, dataclasses and named tuples become dicts, members of an enum their value or else
+    their name. A text under the `name` of a secret, such as `api_key`, is hidden.
     """
     if isinstance(value, enum.Enum):
         value = value.value if isinstance(value.value, str | int | float) else value.name
@@ -75,10 +75,7 @@ def _as_text(value: Any) -> Any:
 
 
 def merge(config: MutableMapping[str, Any], values: Mapping[str, Any]) -> list[str]:
-    """Merge settings, nested or by dotted name, into a nested config; return the dotted names of what has changed.
-
-    A dotted name that leads through a setting which is no group stays one name.
-    """
+    """Merge settings, nested or by dotted name, into a nested config; return the dotted names that changed."""
     changed = []
     for name, value in values.items():
         target, last = _place(config, str(name))
@@ -111,10 +108,7 @@ def _place(config: MutableMapping[str, Any], name: str) -> tuple[MutableMapping[
 def note_origins(
     meta_info: MutableMapping[str, Any], config: Mapping[str, Any], typed: Iterable[str], changed: Iterable[str]
 ) -> None:
-    """Note which settings were typed, and which of them the program has changed since, as experiments note it.
-
-    Dotted names that the config does not have are left out.
-    """
+    """Note which settings of the config were typed, and which the program has changed, as experiments do."""
     known = {name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))}
     origin_of = {entry: group["origin"] for group in meta_info.get("origins", ()) for entry in group["entries"]}
     for origin, names in (("the script", [name for name in changed if name in known]), ("command line", typed)):

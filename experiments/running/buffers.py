@@ -55,9 +55,8 @@ _HAS_INTERPRETER_LOCK = getattr(sys, "_is_gil_enabled", lambda: True)()
 class MetricsBuffer:
     """Packs logged values into the logs of the observers that record the run.
 
-    The call packs a value into memory that outlives the process (see `sacristan.observers.record.points.live_points`),
-    in less than a microsecond. A tensor on a GPU is copied there and fetched with the heartbeat, so that logging never
-    waits for the device.
+    A call packs a value into memory that outlives the process, in less than a microsecond. A tensor on a GPU is copied
+    there and fetched with the heartbeat, so that logging never waits for the device.
     """
 
     def __init__(self) -> None:
@@ -74,10 +73,7 @@ class MetricsBuffer:
         self.write_to([], keeps_new=True)
 
     def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
-        """Write points to these open logs from now on, including those written so far; without logs, only to `take`.
-
-        `keeps_new` makes `take` return points.
-        """
+        """Write points to open logs, with those so far; without logs, only to `take`, as with `keeps_new`."""
         before = self._logs[:1]
         logs = list(logs)
         if not logs:
@@ -108,10 +104,7 @@ class MetricsBuffer:
         self._take_any(name, value, step)
 
     def log_quickly(self, values: Mapping[str, Any], step: Any) -> Mapping[str, Any]:
-        """Log those of several values that are plain numbers, under names that were logged before; return the others.
-
-        At a given step they are a row, which is packed by one call.
-        """
+        """Log plain numbers under known names, at a given step as a row in one call; return the other values."""
         if type(step) is not int and step is not None:
             return values
         now = run_time()
@@ -214,11 +207,7 @@ class MetricsBuffer:
         self._logs[0].look = look
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
-        """Return the points since the last call, for Sacred's observers; the lab's own write their logs.
-
-        The result is names, steps, values and times by metric, empty if no observer asks for points. `last` means that
-        points of forked children are no longer taken.
-        """
+        """Return new names, steps, values and times by metric for Sacred's observers; the `last` takes no child's."""
         if self._children is not None and self._logs[0].folder is not None:
             self._take_children(self._children, self._logs[0].folder, last=last)
         log = self._logs[0]
@@ -326,10 +315,7 @@ MAX_WAITING_BYTES = 256 * 2**20
 
 
 class MediaBuffer:
-    """Keeps media until `take` encodes them.
-
-    Beyond `MAX_WAITING_BYTES`, `add` encodes them itself, which slows down its caller: nothing is dropped.
-    """
+    """Keeps media until `take` encodes them; beyond `MAX_WAITING_BYTES`, `add` does, and slows down its caller."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[tuple, Media | Content | None, int]] = deque()
@@ -384,10 +370,7 @@ class MediaBuffer:
             self._waiting_bytes = 0
 
     def take(self, until: float) -> list[MediaEntry]:
-        """Encode the waiting media, and return them, oldest first.
-
-        No file is started after `until`, a time of the monotonic clock.
-        """
+        """Encode waiting media, oldest first, starting none after `until`, and return them."""
         entries = []
         while self._waiting and time.monotonic() < until:
             with self._lock:

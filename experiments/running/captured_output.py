@@ -56,10 +56,7 @@ _HELPERS = r"multiprocessing\.(resource_tracker|forkserver)|\bloky\b|wandb|_indu
 
 
 def read_parts(out: CapturedStdout) -> Iterator[str]:
-    """Yield the output since the last call, up to the last whole character, in parts of `PART_BYTES`.
-
-    A closed capture yields its last text.
-    """
+    """Yield whole characters of the output since the last call, in parts of `PART_BYTES`; the last if closed."""
     if out.closed:
         last, out.final = out.final or "", None
         yield last
@@ -94,8 +91,7 @@ def capturing_in_order(*, keeps_terminals: bool = False) -> Iterator[None]:
 def tee_in_order(*, keeps_terminals: bool = False) -> Iterator[CapturedStdout]:
     """Copy the descriptors 1 and 2 to a file, in the order of writing, as Sacred's `tee_output_fd` does.
 
-    Where both are the same, as on a terminal, one process copies them: two would change the order of lines, and tear
-    them. Lines that are printed are written one by one, as those that are logged are. With `keeps_terminals`,
+    Where both are the same, as on a terminal, one process copies them, whole lines in order. With `keeps_terminals`,
     descriptors that are terminals are so within the block.
     """
     with contextlib.ExitStack() as undo:
@@ -174,11 +170,7 @@ def _restore(number: int, saved: Descriptor, tee: subprocess.Popen[bytes]) -> No
 
 
 def _end(tee: _Tee) -> None:
-    """Wait until everything is copied.
-
-    A helper process of a library, which outlives this one, may hold the input; then `tee` is idle and is stopped. Any
-    other process may still print, so it gets a second.
-    """
+    """Wait until all is copied; stop a `tee` that is idle, or after a second: another process may hold its input."""
     deadline = time.monotonic() + _PATIENCE_S
     process = tee.process
     while not _has_ended(process):
@@ -225,10 +217,7 @@ def _holders(tee: _Tee) -> dict[int, tuple[str, bool]]:
 
 @contextlib.contextmanager
 def _line_by_line() -> Iterator[None]:
-    """Flush `sys.stdout` after each line in the block, even if it is not a terminal.
-
-    This includes a stream that a replacement of `sys.stdout` forwards to.
-    """
+    """Flush `sys.stdout`, and a stream behind its replacement, after each line in the block."""
     passed_on = [each for each in getattr(sys.stdout, "__dict__", {}).values() if _descriptor(each) == 1]
     texts = [each for each in (sys.stdout, *passed_on) if isinstance(each, io.TextIOWrapper)]
     kept_back = [each for each in texts if not each.line_buffering]
@@ -243,10 +232,7 @@ def _line_by_line() -> Iterator[None]:
 
 
 def take_from_memory(out: CapturedStdout) -> None:
-    """Capture output in a file from now on instead of memory; with `--capture=fd` it is a file already.
-
-    The capture and Sacred's streams change in place. If no file can be created, output stays in memory.
-    """
+    """Capture output in a file instead of memory, in place, as `--capture=fd` does; if none can be made, go on."""
     memory = out.buffer
     if not isinstance(memory, io.StringIO):
         return
@@ -268,8 +254,8 @@ def take_from_memory(out: CapturedStdout) -> None:
 def record_replaced(out: CapturedStdout) -> Callable[[], None]:
     """Record the output to a replaced `sys.stdout` or `sys.stderr`, until the returned function restores the streams.
 
-    `--capture=fd` records what reaches the descriptors 1 and 2. In a notebook, under pytest and in `redirect_stdout`,
-    what is printed never does. Handlers of the root logger that write to such a stream are recorded as well.
+    In a notebook, under pytest and in `redirect_stdout`, what is printed never reaches the descriptors that
+    `--capture=fd` records. Handlers of the root logger that write to such a stream are recorded as well.
     """
     names = [name for number, name in ((1, "stdout"), (2, "stderr")) if not _reaches(getattr(sys, name), number)]
     if not names or not isinstance(getattr(out.buffer, "name", None), str):  # in memory, Sacred takes both streams
@@ -312,10 +298,7 @@ def _descriptor(stream: Any) -> int | None:
 
 
 class OutputFile:
-    """A file that any thread may print to, with the methods that Sacred needs; it never raises into a `print`.
-
-    Without `file`, it is a temporary one.
-    """
+    """A file, temporary by default, with what Sacred needs, that any thread prints to and that never raises."""
 
     def __init__(self, file: IO[bytes] | None = None) -> None:
         self._file = file or tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it is closed by `close`
@@ -344,10 +327,7 @@ class OutputFile:
         return self._file.fileno()
 
     def seek(self, position: int) -> int:
-        """Set the position, in bytes, that `read` starts at.
-
-        Writing does not move, because forked children share its position.
-        """
+        """Set where `read` starts, in bytes; writing stays in place, because forked children share its position."""
         self._position = position
         return position
 

@@ -29,7 +29,7 @@ def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) 
     """Reject unknown options, options with a missing or invalid value, and settings that contradict each other.
 
     Also a setting before `with`, an entry used both as a value and as a group (`lr=1 lr.x=2`), a second command, and
-    nothing after `with`. The first word of `argv` is the program.
+    nothing after `with`.
     """
     words = _words(argv)
     plain_words = list(_plain_words(iter(words[1:]), options))
@@ -114,10 +114,7 @@ def _flag_of(name: str, valid: list[str]) -> str:
 
 
 def _check_command(words: Sequence[str]) -> None:
-    """Reject words, options left out, that are not `[COMMAND] [with UPDATE...]`.
-
-    A second command may follow `help` and `save_config`, and any number of words `print_config`.
-    """
+    """Reject words without options that are not `[COMMAND] [with UPDATE...]`; print_config takes any number."""
     before = _before_with(words)
     if list(words[len(before) :]) == ["with"]:
         raise ConfigError("with: got nothing after it, expected settings or named configs; write with NAME=VALUE")

@@ -59,10 +59,7 @@ def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str
 
 
 def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[str]]:
-    """Return the tools whose settings a command does not read, each with the commands that do.
-
-    A tool that no command is known to read is not among them: the experiment's own functions may read it.
-    """
+    """Return tools whose settings only other commands read, with these; own functions may read the others."""
     commands = list(experiment.gather_commands())
     unread: dict[str, list[str]] = {}
     for tool in [part for part, _ in experiment.traverse_ingredients() if getattr(part, "is_tool", False)]:
@@ -155,7 +152,7 @@ def in_order(config: Mapping[str, Any], ingredients: Mapping[str, Any]) -> Rows:
     """Sort the entries in the order in which people change them; `ingredients` are in the order of composition.
 
     The experiment's own come first, then those of its own ingredients, then data, model, loss, optimizer, scheduler,
-    training, and then the other ingredients. Within each, the order of the declaration holds, plain entries first.
+    training, and then the others. Within each, the order of the declaration holds, plain entries first.
     """
     own = [name for name, part in ingredients.items() if not getattr(part, "is_of_lab", False)]
     order = list(dict.fromkeys([*own, *_FIRST, *ingredients]))
@@ -186,10 +183,7 @@ def check_words(words: Sequence[str], config: Mapping[str, Any], commands: Colle
 
 
 def narrowed(rows: Rows, words: Collection[str], is_changed: Callable[[str], bool]) -> Rows:
-    """Return the entries whose dotted names contain one of the words, with their groups; all without words.
-
-    The word `CHANGED` leaves out entries that are at their defaults.
-    """
+    """Return entries whose dotted names contain a word, with their groups; `CHANGED` leaves out defaults."""
     parts = [word for word in words if word != CHANGED]
     entries = [entry for entry, value in rows if value is not PATHCHANGE]
     if parts:
@@ -207,11 +201,7 @@ def format_config(
     origins: Mapping[str, str] = {},
     columns: int | None = None,
 ) -> list[str]:
-    """Return the lines of `print_config`.
-
-    `colours` are escape sequences by kind (changed, type, added, doc), empty for none. `origins` are those of entries
-    that are not at their defaults. Docs are wrapped to `columns`; None for one line an entry.
-    """
+    """Return the lines of `print_config`; `colours` are escape sequences, and docs are wrapped to `columns`."""
     texts = [(path, _entry(path, value)) for path, value in rows]
     most = _MAX_WIDTH if columns is None else min(_MAX_WIDTH, columns * 2 // 5)
     width = min(most, max((len(text) for _, text in texts), default=0))

@@ -76,20 +76,13 @@ class Aliases:
                 updates[alias] = at_target
 
     def carry(self, updates: dict[str, Any]) -> None:
-        """Set the entry of each alias that only the root sets, as named configs and files do, in `updates`.
-
-        An entry that is set as well keeps its value, and `follow` compares the two.
-        """
+        """Set the entry of each alias that only the root sets; if both are set, `follow` compares them."""
         for alias, target in self.targets.items():
             if alias in updates and get_by_dotted_path(updates, target, _UNSET) is _UNSET:
                 set_by_dotted_path(updates, target, updates[alias])
 
     def follow(self, config: Mapping[str, Any], changes: ConfigSummary, updates: dict[str, Any]) -> bool:
-        """Set both names in `updates` where a scope or hook of the experiment gave an alias a value of its own.
-
-        Returns whether anything was set, so that the config has to be computed again. `ConfigError` if the two have
-        different values, or one of them is not an entry.
-        """
+        """Set both names where one has a value of its own; return whether, to compute again; reject two values."""
         is_changed = False
         for alias, target in self.targets.items():
             at_root, at_target = config.get(alias, _UNSET), get_by_dotted_path(config, target, _UNSET)
@@ -141,17 +134,9 @@ def _reject(alias: str, at_root: Any, target: str, at_target: Any) -> NoReturn:
 class ComputedConfig:
     """The config of an experiment for one command.
 
-    Args:
-        updates: Entries that the command line or a call sets, nested, under both names of an alias.
-        named_configs: Named configs and config files, in the order in which they apply.
-        log_level: Level of the root logger; None leaves it.
-
-    Attributes:
-        values: The whole config, nested.
-        changes: Sacred's summary of the entries that were added, modified and documented.
-        gathered: The values that named configs set, and the kinds that settings changed.
-        of_files: Dotted names of the entries that config files set, of those that the call names.
-        legacy_defaults: What settings meant before they existed, nested; see `Scope.legacy`.
+    `updates` are nested, under both names of an alias; `named_configs` are in the order in which they apply.
+    `changes` is Sacred's summary, `gathered` has values of named configs, `of_files` dotted names that files set, and
+    `legacy_defaults` what settings meant before they existed, see `Scope.legacy`.
     """
 
     def __init__(
@@ -208,10 +193,7 @@ class ComputedConfig:
             recursive_update(scaffold.config, scaffold.run_config_hooks(config, command, self.run_logger))
 
     def set_seeds(self, seed: int | None = None) -> None:
-        """Set the seeds of the experiment and its ingredients in the config; call it once, before `bind`.
-
-        `seed` is for an experiment that does not declare one; None draws it.
-        """
+        """Set the seeds in the config, once, before `bind`; `seed` (None: drawn) if the experiment declares none."""
         root = self._scaffolding[""]
         if seed is not None:
             root.config.setdefault("seed", seed)
@@ -270,9 +252,8 @@ def origins(
 ) -> list[dict[str, Any]]:
     """Return the origins of all entries that are not at their defaults, or were typed.
 
-    Call it right after the config is computed, because scopes and hooks know what they set when they were last called.
-    The result is a list of `{"origin": ..., "entries": [dotted names]}`, as MongoDB rejects keys with dots.
-    `named_configs` are in the order in which they apply; `aliases` map root entries to dotted names.
+    Call it right after the config is computed: scopes and hooks know what the last call set. The result is a list of
+    `{"origin": ..., "entries": [dotted names]}`, as MongoDB rejects keys with dots.
     """
     parts = [part for part, _ in list(experiment.traverse_ingredients())]
     origin_of = _of_named_configs(experiment, computed, named_configs)

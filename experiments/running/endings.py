@@ -42,11 +42,7 @@ _BEGINNINGS = tuple(str(path) if path.suffix else f"{path}{os.sep}" for path in 
 
 
 def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bool) -> tuple[str, int] | None:
-    """Return the message and the exit code with which an error ends the command line.
-
-    The message may be empty; it names the rank, except rank 0. None if Sacred shows the error, or nobody does. `folder`
-    is that of the record, if any.
-    """
+    """Return message (with the rank unless 0) and exit code for an error; None if Sacred or nobody shows it."""
     which = f"rank {rank}: " if rank else ""
     if isinstance(error, Terminated):
         return f"{which}interrupted ({error.signal}){_way_on(folder, error.step, '; ')}", error.code
@@ -80,10 +76,7 @@ def _way_on(folder: Path | None, step: int | None = None, lead: str = "") -> str
 
 
 def format_failure(error: BaseException) -> str:
-    """Return the traceback of an error without the lines of the lab and of Sacred.
-
-    The last line stays where the error was raised there. A line at the end counts those left out.
-    """
+    """Return a traceback without the lines of the lab and Sacred, which the last line counts, but its origin."""
     whole = traceback.TracebackException.from_exception(error)
     num_hidden = _hide(whole, set())
     text = "".join(whole.format()).rstrip("\n")
@@ -118,10 +111,7 @@ def resume_command(folder: Path) -> str:
 
 
 def show_next_steps(run: Any, commands: Collection[str]) -> None:
-    """Show what to type next after a completed training, if stdout is a terminal.
-
-    Runs that a sweep, a queue or another run has started show nothing, nor does CI or a log level above INFO.
-    """
+    """Show what to type after a training, on a terminal; not in CI, in runs of sweeps, or above INFO."""
     stream = terminal()
     folder = next((each.place for each in run.observers if isinstance(each, FileObserver)), None)
     if stream is None or folder is None or not _is_for_a_person(run):

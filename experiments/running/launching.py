@@ -59,11 +59,7 @@ _KEEP_NO_RECORD = (SlackObserver, TelegramObserver, TensorBoardObserver)
 
 @dataclasses.dataclass
 class _Request:
-    """A call of a command, as typed; `named_configs` are in the order in which they apply.
-
-    `reader` is the command whose settings are used: `command`, or the one that print_config shows. `force` accepts
-    values of the wrong type and new entries. A `log_level` of None leaves that of the root logger.
-    """
+    """A call of a command as typed; `reader` is the one whose settings count, that print_config shows or itself."""
 
     command: str
     reader: str
@@ -74,16 +70,10 @@ class _Request:
 
 
 class Launcher:
-    """Creates the runs of an experiment.
+    """Creates the runs of an experiment, recorded to `record_to` without an observer (None: not at all).
 
-    Args:
-        record_to: Folder to record runs in that have no observer; None records none.
-        system_metrics_s: Seconds between samples of the machine's load; None takes none.
-
-    Attributes:
-        always: Named configs of every run.
-        shown_command: The command after `print_config` or `save_config`; None for none.
-        shown_words: The other words after it, which select settings.
+    `always` are named configs of every run; `shown_command` and `shown_words` come after `print_config` or
+    `save_config`.
     """
 
     def __init__(
@@ -126,10 +116,7 @@ class Launcher:
         meta_info: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> LabRun:
-        """Return a run that has passed all checks and has not started.
-
-        `command` None means the main function. `config_updates` may be nested or have dotted names.
-        """
+        """Return a run that has passed all checks and has not started; updates may be nested or dotted."""
         function = dict(self._experiment.gather_commands()).get(command or self._experiment.default_command)
         self.world = own_world(self._experiment, None if self._is_checking else function)
         if os.environ.pop(CHECK_VARIABLE, None):
@@ -301,10 +288,7 @@ class Launcher:
         run.recorders = tuple(run.observers)
 
     def _resume(self, run: LabRun, unread: Mapping[str, Any]) -> None:
-        """Continue the record of the queued or earlier run that the run is meant to continue, if any.
-
-        Records lack the settings that the run does not read, except those of earlier versions.
-        """
+        """Continue an earlier record, if any, which lacks `unread` settings, except in those of earlier versions."""
         queued = folder_to_start()
         if queued is not None:
             run.meta_info["queued"] = str(queued)

@@ -141,10 +141,7 @@ class RunKeeper(Callback):
         self.last = folder / "last.ckpt"
 
     def start(self, resume: str | None) -> str | None:
-        """Return the checkpoint to start from; a resumed run without one is rewound to its beginning.
-
-        `resume` is `checkpoint.resume`: None, auto or a file. None as a result starts from the beginning.
-        """
+        """Return the checkpoint to start from, of `checkpoint.resume`; without one, rewind a resumed run."""
         if self.run.is_resumed and self.last.is_file():
             return str(self.last)
         if self.run.is_resumed:

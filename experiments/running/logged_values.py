@@ -49,11 +49,7 @@ def as_name(name: Any) -> str:
 
 
 def as_number(value: Any) -> float | int | Callable[[], float]:
-    """Return the value of a metric as a number: one of Python or NumPy, one-element tensors, whatever `float` takes.
-
-    For a tensor on a GPU, the result is a function that fetches it later, so that nothing waits for the device. NaN and
-    infinities are numbers; a masked value is NaN.
-    """
+    """Return a metric as a number, or a function that fetches it from a GPU later; a masked value is NaN."""
     if hasattr(value, "detach"):
         return _of_tensor(value)
     if hasattr(value, "item") and hasattr(value, "dtype"):

@@ -260,10 +260,7 @@ class LoggingRun(Run):
 def _keep_artifact(
     run: Run, name: str, filename: str, metadata: dict[str, Any] | None, content_type: str | None
 ) -> None:
-    """Give a file to all observers of a run; see Sacred's `Run.add_artifact`.
-
-    If one cannot keep it, `ArtifactError` is raised after the others have it.
-    """
+    """Give a file to all observers, as Sacred's `Run.add_artifact`; then raise if one could not keep it."""
     errors = []
     for observer in run.observers:
         if not isinstance(observer, ArtifactObserver):
@@ -281,10 +278,7 @@ def _keep_artifact(
 def _log_artifact(
     run: Run, name: str, path: str | Path, type: str, metadata: Mapping[str, Any] | None
 ) -> ArtifactVersion:
-    """Log an artifact in every folder that a run is recorded in; see `LabRun.log_artifact`.
-
-    Returns the version in the first of these folders.
-    """
+    """Log an artifact in every folder that records the run; return the version in the first."""
     versions = []
     for recording in _recordings(run):
         version = _store(recording.base).log(name, path, type, metadata, recording.uid)
@@ -309,8 +303,7 @@ def _use_artifact(run: Run, reference: str) -> ArtifactVersion:
 def _used_before(reference: str, recordings: list[Recording]) -> str:
     """Return the version that a run, or the run that it reproduces, got for a reference; otherwise the reference.
 
-    So an alias names one version for the whole run, also if that is resumed, unless the run moves it itself. `latest`
-    may be a version that the run has logged since.
+    So an alias names one version for the whole run, unless the run moves it itself; not `latest`, which it may log.
     """
     from sacristan.observers.artifacts import parse_reference
 

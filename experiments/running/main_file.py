@@ -28,12 +28,7 @@ def _shell() -> Any:
 
 
 class MainFile:
-    """The file that creates an experiment, whose globals are `names`.
-
-    Its `path` is None in a notebook, in a prompt, and for the module of an installed package, such as IPython, whose
-    code is that of the working folder. `module` is the name of the module, if it was started as `python -m
-    package.module`; else None.
-    """
+    """The file that creates an experiment; `path` is None in notebooks, prompts and modules of packages."""
 
     def __init__(self, names: Mapping[str, Any]) -> None:
         path = names.get("__file__")
@@ -54,10 +49,7 @@ class MainFile:
         return Path(self.path).resolve().parent
 
     def executed_cells(self) -> str:
-        """Return the cells of the notebook executed so far, as a script; empty without a notebook.
-
-        IPython's commands, such as `%matplotlib`, are calls in it, so that `ipython SCRIPT` runs it as well.
-        """
+        """Return executed cells as a script that `ipython` runs, its commands as calls; empty without a notebook."""
         shell = _shell()
         cells = shell.user_ns.get("In", ()) if self.path is None and shell is not None else ()
         return "\n".join(f"# %% [{number}]\n{cell.rstrip()}\n" for number, cell in enumerate(cells) if cell.strip())

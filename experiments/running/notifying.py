@@ -60,10 +60,7 @@ class Notified(Protocol):
 
 
 class Notifier:
-    """Records the alerts of a run, and sends messages about it, each in a process that nobody waits for.
-
-    Nothing that goes wrong here reaches the run: it takes one line in the log.
-    """
+    """Records alerts, and sends messages about a run, each in a process; what fails takes a line in the log."""
 
     def __init__(self, run: Notified) -> None:
         self._run = run

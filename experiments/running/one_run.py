@@ -167,10 +167,7 @@ class Owner:
 
 
 def ending_children(function: Callable[P, T]) -> Callable[P, T]:
-    """Return `function` such that a child forked in it ends instead of returning.
-
-    The code after it belongs to the parent: its captured output, the end of its record, its exit handlers.
-    """
+    """Return `function` such that a child forked in it ends there: the code after it is its parent's."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:

@@ -20,10 +20,7 @@ _open: dict[str, Descriptor] = {}
 
 @contextlib.contextmanager
 def opened_like(terminal: Descriptor) -> Iterator[tuple[int, int]]:
-    """Yield both ends of a pseudo-terminal like a terminal: to copy from, and to print to.
-
-    The caller closes them; `resize` has an effect on it within the block. Raises OSError if there is none.
-    """
+    """Yield both ends, to copy from and to print to, which the caller closes; raise OSError if there is none."""
     import termios
 
     source, target = os.openpty()

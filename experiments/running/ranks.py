@@ -49,11 +49,7 @@ T = TypeVar("T")
 
 
 def own_world(experiment: sacred.Experiment, command: Any) -> World:
-    """Return the ranks of a run, and which of them this process is.
-
-    Tasks of `srun` are ranks only of a run that can have some: they may as well be workers of a queue, or separate
-    runs, which have their own settings.
-    """
+    """Return the ranks of a run; tasks of `srun` are some only if it can have them, else workers or own runs."""
     world = world_of()
     if not world.meeting or (_has_ranks(experiment) and not getattr(command, "unobserved", True)):
         return world
@@ -113,11 +109,7 @@ def _as_json(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def ending_together(notices: Notices | None, function: Callable[P, T]) -> Callable[P, T]:
-    """Return a function that tells the other ranks why it failed, and raises the cause if that is another rank.
-
-    That is `RankError`, or `Terminated` if a signal ended the other rank. `notices` is None in a single process, where
-    `function` itself is returned.
-    """
+    """Return a function that tells other ranks why it failed, and raises the cause if that is another one."""
     if notices is None:
         return function
 
@@ -180,9 +172,8 @@ def publish_record(notices: Notices | None, uid: str | None) -> None:
 def printing_to_record(notices: Notices | None) -> Iterator[Callable[[], None]]:
     """Yield a function that redirects the output of this rank to its file in rank 0's record, until the block ends.
 
-    The function waits until that record exists. On a node that does not have the folder, output stays where it is.
-    Sacred captures the output of rank 0. What a full disk refuses is lost, with an error at the end: no training ends
-    for its output.
+    It waits until that record exists. On a node without the folder, output stays where it is. What a full disk refuses
+    is lost, with an error at the end: no training ends for its output.
     """
     saved: list[tuple[int, int]] = []
     streams = sys.stdout, sys.stderr

@@ -49,8 +49,7 @@ _MOST_CONFIGS = 100
 class Recorder:
     """Buffers metrics, media and output of a run, and writes them to its observers; these may change until `begin`.
 
-    Any thread may log. Writing is for one thread at a time, which holds `lock`, as does whatever may not happen during
-    a heartbeat. Forked children of the `owner` of the record write nothing here.
+    Any thread may log; writing is for the one that holds `lock`. Forked children of the `owner` write nothing.
     """
 
     def __init__(self, run: Run, metrics: MetricsBuffer, owner: Owner) -> None:
@@ -141,10 +140,7 @@ class Recorder:
             self.media.add(name, media, step)
 
     def update_config(self, values: Mapping[str, Any], typed: Iterable[str]) -> None:
-        """Merge settings into the config, and send it to the observers; see `LabRun.update_config`.
-
-        A config that changes very often is sent with the heartbeats.
-        """
+        """Merge settings into the config, and send it to the observers, by heartbeats if it changes very often."""
         if self._owner.leaves_out("a change of the config"):
             return
         with self.lock:
@@ -184,11 +180,7 @@ class Recorder:
     # ------------------------------------------------------------------ heartbeats
 
     def beat(self, interval_s: float) -> None:
-        """Write what is new since the last heartbeat; errors are logged.
-
-        Media that take longer to encode than `interval_s` wait for the next heartbeat, so that the run is seen to be
-        alive.
-        """
+        """Write what is new, and log errors; media that take longer than `interval_s` to encode wait."""
         with self.lock:
             try:
                 self._send_heartbeat()
@@ -276,10 +268,7 @@ class Recorder:
         out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred calls it when the run ends
 
     def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
-        """Return Sacred's function that closes the output, preceded by a last reading.
-
-        Sacred's own would read all that is left at once. It waits for a heartbeat that is reading.
-        """
+        """Return Sacred's function that closes the output, after a reading in parts and a heartbeat that reads."""
         finalize = out.finalize
 
         def close() -> None:

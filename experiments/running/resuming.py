@@ -59,10 +59,7 @@ _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD
 
 
 def folder_to_start() -> Path | None:
-    """Return the folder of the queued run that this process starts, from SACRISTAN_START; None if it starts none.
-
-    The variable is removed, so that processes which the run starts do not start the queued run again.
-    """
+    """Return the folder of the queued run to start, once: processes of the run must not start it again."""
     named = os.environ.pop(START_VARIABLE, None)
     return None if named is None else _folder_of_run(START_VARIABLE, named)
 
@@ -95,14 +92,9 @@ def folder_to_resume(
     that `run` is recorded in. When a launcher restarts its ranks, they resume the run that the same launch has begun,
     whatever the setting. Commands other than the default one, such as one that evaluates a model, ignore the setting.
 
-    Settings and ingredients that were added since the other run was recorded do not make its config another one, as
-    long as they are at what they meant before: `legacy_defaults` has these values, also of entries that are not
-    recorded.
-
-    If the setting is a state of another run, `run.meta_info` gets that run's uid as `started_from`.
-
-    `aliases` map root entries to dotted names. `has_ingredient` means that the ingredient `checkpoint` wrote the
-    states, so they can be checked.
+    Settings and ingredients added since the other run do not make its config another one while they are at what they
+    meant before (`legacy_defaults`). If the setting is a state of another run, `run.meta_info` gets that run's uid as
+    `started_from`. `has_ingredient` means that the ingredient `checkpoint` wrote the states, so they can be checked.
     """
     named = os.environ.pop(RESUME_VARIABLE, None)
     if named is not None:
@@ -193,10 +185,7 @@ def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
 
 
 class _Criteria:
-    """Criteria that a recorded run must meet to be resumed by a new one: `identity` is experiment, command and parent.
-
-    Entries of the config in `ignored` do not count; `legacy_defaults` has values of those that a record may lack.
-    """
+    """What a recorded run must match to be resumed: `identity`, and the config apart from `ignored` entries."""
 
     def __init__(self, run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> None:
         parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
@@ -281,10 +270,7 @@ def _unfinished(base: Path, criteria: _Criteria, launch: str | None = None) -> I
 
 
 def _record_of(folder: Path, criteria: _Criteria, launch: str | None) -> dict[str, Any] | None:
-    """Return the record of an unfinished run that meets the criteria; None if it is another one.
-
-    Raises `OSError`, `ValueError`, `LookupError` or `TypeError` if it may be one, but cannot be read.
-    """
+    """Return an unfinished run's record that meets the criteria, or None; raise if it cannot be read."""
     damage = None
     try:
         if not criteria.is_of(folder / CONFIG):
@@ -312,11 +298,7 @@ def recorded_data(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
-    """Set the exit code if a signal ends the block; with `checkpoint.requeue`, have Slurm queue the job again.
-
-    The record of `run` is complete when the block ends. `owns_job` means that the job is for this run alone, not for an
-    agent or a worker with further runs.
-    """
+    """Set the exit code if a signal ends the block; requeue a job of this run alone, as `owns_job` says."""
     try:
         yield
     except Terminated as error:

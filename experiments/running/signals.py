@@ -49,10 +49,8 @@ class Terminated(KeyboardInterrupt):
 class Signals:
     """Turns the signals that end a process into exceptions, of the main thread's run.
 
-    Attributes:
-        stopping: Number of the signal that was held back; None before one came.
-        is_patient: Whether further signals are held back as well. A launcher, or the agent of a sweep, passes on the
-            signals that all processes of a job received anyway.
+    `stopping` is the number of the signal that was held back. A Signals that `is_patient` holds back further ones, too,
+    which launchers and agents of sweeps pass on to processes that received them anyway.
     """
 
     def __init__(self) -> None:
@@ -69,10 +67,7 @@ class Signals:
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise `Terminated`, or `KeyboardInterrupt`, on a signal; other threads are not affected.
-
-        Code in the block finishes first, unless it is `interruptible`.
-        """
+        """Raise on a signal, in the main thread, once code in the block is done unless it is `interruptible`."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

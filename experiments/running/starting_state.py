@@ -39,9 +39,7 @@ _OF_SHAPE = (
 def check_start(path: Path, config: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> None:
     """Reject a state that a run of this config cannot start from, as far as that shows without data and model.
 
-    Raises `CheckpointError` if it is missing, damaged or not a state, or its weights do not fit; `ConfigError` if no
-    epoch is left to train or patience is used up; `DataError` if the config splits the data otherwise without asking
-    for that.
+    Raises CheckpointError if it does not fit, ConfigError if no epoch is left to train, DataError for another split.
     """
     from sacristan.ingredients.checkpoints.files import complete_config, load_checkpoint, split_of
     from sacristan.ingredients.checkpoints.training_state import check_whole
@@ -79,10 +77,7 @@ def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, A
 
 
 def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    """Reject a model that the weights do not fit, if the config determines the model.
-
-    An experiment may build its model in another way; then the weights do not fit the model of their own config either.
-    """
+    """Reject a model that weights do not fit, if the config determines it: not if their own config misfits, too."""
     from sacristan.ingredients.checkpoints.files import check_weights, preparation_of
     from sacristan.ingredients.checkpoints.training_state import differ
 
@@ -129,10 +124,7 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
 
 
 def check_waited(start: Path, monitor: str, waited: int, patience: int | None) -> None:
-    """Reject a start from the end of an early-stopped training, which would stop at once.
-
-    `waited` is the epochs since the metric improved; a `patience` of None allows any number.
-    """
+    """Reject a start from an early-stopped training, which would stop at once: `waited` epochs of `patience`."""
     if patience is not None and waited >= patience:
         raise ConfigError(
             f"training.patience: got {patience}, but by {start} {monitor} has not improved for as long, so that "

@@ -76,10 +76,7 @@ def check_scopes(experiment: sacred.Experiment) -> None:
 def check_updates(
     experiment: sacred.Experiment, updates: Mapping[str, Any], named_configs: Sequence[str], *, force: bool = False
 ) -> None:
-    """Check the settings of a call as far as that is possible before the config is computed.
-
-    `force` accepts an ingredient's seed that has no effect.
-    """
+    """Check settings before the config is computed; `force` accepts an ingredient's seed without effect."""
     _check_named_configs(experiment, updates, named_configs)
     files = [read_config_file(name) for name in named_configs if Path(name).is_file()]
     for settings in (updates, *files):
@@ -175,10 +172,7 @@ def check_settings(experiment: sacred.Experiment, config: Mapping[str, Any]) -> 
 
 
 def _paths(experiment: sacred.Experiment) -> list[str]:
-    """Return the dotted path of every ingredient, after the experiment's, which is empty.
-
-    It is a list, because Sacred cannot traverse the ingredients again after an unfinished traversal.
-    """
+    """Return dotted paths of all ingredients; a list, as Sacred must end a traversal before the next."""
     return ["" if part is experiment else part.path for part, _ in experiment.traverse_ingredients()]
 
 
@@ -256,10 +250,7 @@ def _entry_names(experiment: sacred.Experiment) -> set[str]:
 
 
 def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
-    """Check that every entry that was set exists, once the config is computed; the error names the nearest.
-
-    Arguments of captured functions count as entries if the config can fill them in.
-    """
+    """Check that every entry that was set exists, or is an argument for the config; name the nearest."""
     added = sorted(computed.changes.added)
     parameters = dict(_config_arguments(experiment, computed.function))
     arguments = [*parameters, *(join_paths(name, key) for name, each in parameters.items() for key in each.keys)]
@@ -355,10 +346,7 @@ def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
 
 
 def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
-    """Return whether a call of a function may leave out an argument, for the config to fill in.
-
-    It cannot if it passes one of the arguments after it, which the config does not have.
-    """
+    """Return whether a call may leave out an argument: not before one that it passes and the config lacks."""
     group, _, leaf = name.rpartition(".")
     entries, signature = get_by_dotted_path(config, group, {}), function.__wrapped__.signature
     following = signature.arguments[signature.arguments.index(leaf) + 1 :]
@@ -377,10 +365,7 @@ def _reject_passing(required: Mapping[str, list[Any]], filled_in: set[str]) -> N
 
 @dataclasses.dataclass(frozen=True)
 class _ConfigArgument:
-    """An argument that the config can fill in; without a default, that is `inspect.Parameter.empty`.
-
-    The type of the default is that of the argument (`is_strict`) if that has an annotation, or is of the lab.
-    """
+    """An argument that the config fills in, with `inspect.Parameter.empty` or a default that may be strict."""
 
     default: Any
     is_strict: bool
@@ -411,11 +396,7 @@ def _check_argument(computed: ComputedConfig, name: str, parameter: _ConfigArgum
 
 
 def _config_arguments(experiment: sacred.Experiment, command: Any) -> Iterator[tuple[str, _ConfigArgument]]:
-    """Yield every entry declared only by a captured function's signature, by its dotted name.
-
-    These are the arguments of the command, and those of other functions that have a default: the caller passes the
-    others, and setting them would have no effect.
-    """
+    """Yield entries that only signatures declare: arguments of the command, and others' with a default."""
     for ingredient, _ in experiment.traverse_ingredients():
         root = "" if ingredient is experiment else ingredient.path
         for captured in ingredient.captured_functions:

@@ -53,8 +53,7 @@ def check_interval(interval_s: float | None) -> float | None:
 class Sampler:
     """Samples in a thread of its own: after a second, then at every multiple of the interval, and when it is stopped.
 
-    A source that cannot be read is logged once and left out. `log` takes a metric's name, value and step;
-    `system/disk_free_bytes` measures the disk of `folder`; `elapsed_s` are the seconds of the run's earlier sessions.
+    A source that cannot be read is logged once and left out. `elapsed_s` are the seconds of earlier sessions.
     """
 
     def __init__(

@@ -37,15 +37,9 @@ class Pruned(SacredInterrupt):
 class Trial:
     """The agent's trial that this process runs, or a run of a queue.
 
-    Args:
-        line: The socket to the agent.
-        trial: The trial: `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`, `prunes`, `asks`, and the
-            `version` of an extended sweep; empty for a queue.
-
-    Attributes:
-        metric: Name of the metric that is reported; None if none is.
-        note: Entry about the sweep for the run's record; None if it belongs to none.
-        goals: `max` or `min` by the sweep's metrics.
+    `line` is the socket to the agent; `trial` has `sweep`, `trial`, `attempt`, `parameters`, `metric`, `goals`,
+    `prunes`, `asks`, and the `version` of an extended sweep, and is empty for a queue. `note` is an entry about the
+    sweep for the record, and `goals` `max` or `min` by metric.
     """
 
     def __init__(self, line: socket.socket, trial: Mapping[str, Any]) -> None:
@@ -62,10 +56,7 @@ class Trial:
         self._pruned: str | None = None
 
     def wait_for_begin(self) -> None:
-        """Ask the worker that started this process whether the run may begin, before it is recorded.
-
-        Raises `ConcurrentRunError` if another worker has the run, or may have it because the first one is gone.
-        """
+        """Ask the worker whether the run may begin; raise ConcurrentRunError if another one may have it."""
         if not self._asks:
             return
         with self._lock:
@@ -86,10 +77,7 @@ class Trial:
             self._tell({"kind": "started", "uid": uid, "folder": folder})
 
     def report(self, name: str, value: float, step: float) -> None:
-        """Report a value of the metric; if the sweep prunes, wait for the verdict.
-
-        Raises `Pruned` if this or an earlier report ends the run.
-        """
+        """Report a value; if the sweep prunes, wait for the verdict. Raise Pruned if a report ends the run."""
         with self._lock:
             if self._pruned is None:
                 self._tell({"kind": "report", "name": name, "value": value, "step": step})

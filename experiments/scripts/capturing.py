@@ -79,17 +79,14 @@ class Jobs(Protocol):
 class Capture:
     """Passes on what adapters tell to the run that is being recorded; without one, it is lost.
 
-    All methods may be called at any time, from any thread, and raise nothing but what ends a trial of a sweep.
+    All methods may be called at any time, from any thread, and raise nothing but what ends a trial of a sweep. `also`
+    are libraries that do their own work, too, although they would reach a server; see `lets`. `before_first_log` is
+    called before the first point. `jobs` begins a run for each job that the script starts. A run of an experiment,
+    which a library logs in as well, makes it a guest (`is_guest`). `stood_in` are libraries that a module stands in
+    for.
 
-    Attributes:
-        run: The run; None while none is recorded.
-        also: Libraries that do their own work, too, although they would reach a server; see `lets`.
-        before_first_log: Function to call before the first point; None for none.
-        jobs: Begins a run for each job that the script starts; None if all jobs are in one run.
-        is_guest: Whether the run is one of an experiment, which a library logs in as well.
-        stood_in: Libraries that a module of an adapter stands in for.
-        quick: By library and call, while no other library logs and all is passed on at once: where to note the step and
-            value of a number by name, and the function that logs them. It is for calls that take microseconds.
+    `quick` has, by library and call, while no other library logs and all is passed on at once, where to note step and
+    value of a number by name, and the function that logs them. It is for calls that take microseconds.
     """
 
     def __init__(self) -> None:
@@ -118,10 +115,7 @@ class Capture:
         self.before_first_log: Callable[[], None] | None = None
 
     def begin(self, run: LabRun | None, also: Collection[str] = ()) -> None:
-        """Pass on to this run from now on, and attach all adapters.
-
-        None is for a process beside the one that records: it logs nothing, and reaches no server either.
-        """
+        """Pass on to this run, and attach all adapters; None logs nothing, and reaches no server either."""
         self._forget()
         self.run, self.also, self._stands_in = run, also, True
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
@@ -130,10 +124,7 @@ class Capture:
 
     @contextlib.contextmanager
     def of_experiment(self, run: LabRun) -> Iterator[None]:
-        """Pass on, in the block, what an experiment logs with other libraries, unless it logs to its run itself.
-
-        Nothing else of it changes: its config is Sacred's, and no library is stood in for.
-        """
+        """Pass on, in the block, what an experiment logs with libraries alone; its config and libraries stay."""
         if self.run is not None and not self.is_guest:
             told("this script runs an experiment, which has a record of its own; python SCRIPT gives that alone")
         before = {name: getattr(self, name) for name in ("run", "is_guest", "_stands_in", *_OF_A_RUN)}
@@ -154,10 +145,7 @@ class Capture:
         return self.run is not None and not self._passed_on >= self.run.position()["metrics"].keys()
 
     def _is_left_out(self, name: str, value: Any, step: Any, source: tuple[str, str]) -> bool:
-        """Return whether a point of an experiment is not passed on, or later.
-
-        The first of each metric waits until the next one, by which an experiment that logs both ways has done so.
-        """
+        """Return whether a point of an experiment waits, as the first of each metric does, or it logs that itself."""
         if name in self._passed_on:
             return False
         if self._is_left or self._logs_itself():
@@ -187,10 +175,7 @@ class Capture:
         return self.is_guest or not self._stands_in or library in self.also
 
     def start_run(self, **options: Any) -> TrackedRun | None:
-        """Return the run that a library begins: that of the script, or its next one, which is passed on to from now on.
-
-        None in an experiment and in a process that records nothing. For options, see `sacristan.init`.
-        """
+        """Return the run that a library begins, see `sacristan.init`; None where there is nothing to record."""
         from sacristan.experiments.scripts import tracking
 
         if self.run is None or self.is_guest:
@@ -232,14 +217,7 @@ class Capture:
     # ------------------------------------------------------------------ what adapters tell
 
     def log(self, values: Mapping[str, Any], step: Any = None, *, library: str, call: str) -> None:
-        """Log metrics; a value that another library has logged under the same name and step is kept once.
-
-        Args:
-            values: Numbers, and scalars of NumPy and torch, by name.
-            step: Their step; None counts.
-            library: Short name of the library, such as `tensorboard`.
-            call: Name of the function that the script called.
-        """
+        """Log metrics; a value that another library has logged under the same name and step is kept once."""
         run = self.run
         if run is None:
             return
@@ -305,14 +283,7 @@ class Capture:
         return values
 
     def config(self, values: Any, typed: Iterable[str] = (), *, library: str, call: str) -> None:
-        """Add settings to the config.
-
-        Args:
-            values: A mapping, a namespace or a dataclass.
-            typed: Dotted names of those that were typed.
-            library: As for `log`.
-            call: As for `log`.
-        """
+        """Add settings of a mapping, namespace or dataclass; `typed` are dotted names."""
         if self.run is None or self.is_guest:
             return
         fields = values if isinstance(values, Mapping) else vars(values)
@@ -421,10 +392,7 @@ def _text(error: Exception) -> str:
 
 
 class _Finder(Loader):
-    """Finds modules that stand in for libraries which would reach a server.
-
-    When the script first imports another package, it looks for adapters that packages bring, which takes 20 ms.
-    """
+    """Finds modules that stand in for others; loads adapters of packages late, as finding these takes 20 ms."""
 
     def __init__(self, of: Capture) -> None:
         self._capture = of

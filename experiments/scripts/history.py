@@ -39,14 +39,10 @@ _SUMMARIES = ("min", "max", "mean", "first", "last", "best", "copy", "none")
 
 @dataclasses.dataclass
 class MetricRule:
-    """What `define_metric` says of a metric, or of all whose names begin as it says.
+    """What `define_metric` says of a metric, or of all whose names begin as one with a `*` at its end.
 
-    Attributes:
-        name: The name, perhaps with a `*` at its end.
-        step_metric: The metric whose value is the step of this one; None for the step of the row.
-        step_sync: Whether the last value of `step_metric` counts where a row has none.
-        summary: What of its values is in the summary: `min`, `max`, ...; empty for the last one.
-        goal: `minimize` or `maximize`; None if it is not known.
+    `step_metric` is the metric whose value is the step; with `step_sync`, its last value where a row has none.
+    `summary` says which values it keeps, empty for the last one; `goal` is `minimize`, `maximize` or None.
     """
 
     name: str
@@ -72,15 +68,7 @@ class MetricRule:
 class History:
     """Gives the values of each call of `log` their step, and passes them on at once: a killed script loses none.
 
-    Any thread may log.
-
-    Args:
-        write: Takes values by name, and the step that all of them have.
-
-    Attributes:
-        write: See above.
-        step: The step of the open row, or of the next one.
-        last: The last value of each metric.
+    Any thread may log. `write` takes values and their step, `step` is that of the open or next row, `last` the values.
     """
 
     def __init__(self, write: Callable[[Values, Any], None]) -> None:
@@ -102,16 +90,7 @@ class History:
     # ------------------------------------------------------------------ logging
 
     def log(self, values: Values, step: Any = None, commit: bool | None = None) -> None:
-        """Log values by name at the current step, or at `step`.
-
-        Args:
-            values: Numbers, texts, media; nested mappings are joined by dots before.
-            step: The step of the row; it may not be below the current one.
-            commit: Whether the row is closed. None closes it if there is no `step`.
-
-        Raises:
-            ConfigError: If `step` is no whole number.
-        """
+        """Log values, without nesting, at `step`, or at the current one; None closes a row without a `step`."""
         with self._lock:
             if step is not None and not self._open(step if type(step) is int else _whole(step)):
                 return
@@ -159,13 +138,7 @@ class History:
         *,
         overwrite: bool = False,
     ) -> MetricRule:
-        """Set the rule of a metric, or of all whose names begin as `name` does, which then ends with `*`.
-
-        Arguments that are None stay as an earlier call set them, unless `overwrite`.
-
-        Raises:
-            ConfigError: If an argument is invalid.
-        """
+        """Set the rule of a metric, or of all with its beginning before `*`; None stays, unless `overwrite`."""
         if not isinstance(name, str) or not name or "*" in name[:-1]:
             raise ConfigError(f"define_metric: got the name {name!r}, expected a name, perhaps with a * at its end")
         kept = tuple(each.strip().lower() for each in (summary or "").split(",") if each.strip())
@@ -302,11 +275,7 @@ def flat(values: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class LogWriter:
-    """Writes what a script logs into a run; each value that it cannot take is named in one warning, and left out.
-
-    Args:
-        run: The run, a `LabRun`, or another object with its `log`, `log_quickly` and `info`.
-    """
+    """Writes what a script logs into a run; values that it cannot take are left out, with a warning for each."""
 
     def __init__(self, run: Any) -> None:
         self._run = run

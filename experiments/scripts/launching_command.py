@@ -42,16 +42,7 @@ _NOT_FOUND, _NOT_EXECUTABLE = 127, 126  # as shells have them
 
 
 def run_command(words: Sequence[str], options: Sequence[str], name: str | None) -> NoReturn:
-    """Run a command, and exit as it does.
-
-    Args:
-        words: The command.
-        options: The options of `sacristan run`, for the script that the command starts.
-        name: Name of the experiment; None is that of the program.
-
-    Raises:
-        SystemExit: With the exit code of the command, unless a signal ended it, which then ends this process.
-    """
+    """Run a command, and exit as it does, by signal, too; `options` of `sacristan run` are for its script."""
     path = shutil.which(words[0])
     if path is None:
         told(f"error: {words[0]}: there is no such program")
@@ -102,11 +93,7 @@ def _run_with_hook(words: Sequence[str], options: Sequence[str], folder: Path) -
 
 
 def _start(words: Sequence[str], environment: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start a command such that Ctrl-Z stops both processes, also before the command runs.
-
-    Without a function to call, subprocess starts it by vfork: a child that is stopped then keeps this process from
-    stopping, and the shell waits for ever.
-    """
+    """Start a command such that Ctrl-Z stops both processes; by vfork, a stopped child would block this one."""
     return subprocess.Popen(words, env=environment, preexec_fn=_do_nothing)
 
 

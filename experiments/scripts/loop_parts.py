@@ -224,11 +224,7 @@ _SIGNALS = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGINT")
 
 
 def joined_ranks() -> Ranks:
-    """Return the ranks that torch has connected with this process; `ALONE` if it is the only one.
-
-    Raises:
-        CheckpointError: If this process is one of several, and they are not connected yet.
-    """
+    """Return the ranks that torch has connected with this process; raise CheckpointError if it has not yet."""
     distributed: Any = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         size = distributed.get_world_size()
@@ -247,12 +243,7 @@ def joined_ranks() -> Ranks:
 
 
 class OfEachRank:
-    """A part of a loop that differs from rank to rank, such as the place of its loader.
-
-    Args:
-        part: This rank's.
-        ranks: All of them, which save together.
-    """
+    """A part of a loop that differs from rank to rank, such as the place of its loader."""
 
     def __init__(self, part: Any, ranks: Ranks) -> None:
         self._part, self._ranks = part, ranks
@@ -271,11 +262,7 @@ class OfEachRank:
 
 
 class Follower:
-    """Stands for the record in a process that has none: it knows of a signal that this or another rank has got.
-
-    Attributes:
-        stopping: The number of that signal; None before there is one.
-    """
+    """Stands for the record in a process that has none: it knows the signal that any rank has got."""
 
     uid = None
     info: Mapping[str, Any] = {}
@@ -333,11 +320,8 @@ def state_to_start_from(keeper: Checkpointer) -> Path | None:
 def start_from(path: Path, parts: Mapping[str, Any], ranks: Ranks) -> Place:
     """Load a state of another run into the parts of a loop, and return its place.
 
-    Optimizers keep their momenta, and have the settings that the script has built them with, such as its learning rate;
+    Optimizers keep their momenta, and the settings that the script has built them with, such as the learning rate;
     schedules are advanced from their beginning to the place.
-
-    Raises:
-        CheckpointError: If it does not fit.
     """
     state = of_rank(ranks.from_first(lambda: load_checkpoint(path)), ranks)
     check_whole(state, parts, path)

@@ -87,16 +87,7 @@ class _Rejected(Exception):  # noqa: N818 - it never leaves this module
 
 
 def run_program(words: Sequence[str]) -> NoReturn:
-    """Run and record what `sacristan run WORDS` names, and exit as it does.
-
-    Of several processes that a launcher such as torchrun starts, the first one records.
-
-    Args:
-        words: The options of `sacristan run`, the script, and its own words.
-
-    Raises:
-        SystemExit: Always. Its code is that of the script, or 2 if there is no script to run.
-    """
+    """Run and record what `sacristan run WORDS` names, and exit as it does; of several ranks, the first records."""
     parser = argparse.ArgumentParser(
         prog="sacristan run",
         usage="%(prog)s [options] SCRIPT [ARGUMENTS]\n       %(prog)s [options] -m MODULE [ARGUMENTS]"
@@ -244,15 +235,7 @@ def _keep(patterns: Sequence[str], folder: Path, start: float, session: Session)
 
 
 class _File:
-    """A script.
-
-    Attributes:
-        name: Its path, as it was typed.
-        words: The words that name it.
-        names: Constants that were named as settings.
-        constants: Those of them that have a plain value in the script.
-        title: The name of its experiment; None is that of its file.
-    """
+    """A script: its path and words, as typed, constants that were settings, and a title for its experiment."""
 
     kind = "file"
     title: str | None = None

@@ -41,11 +41,7 @@ class ScriptRun(LabRun):
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record what happens in the block, from the start of the run to its end.
-
-        The block raises what ended the run: a `KeyboardInterrupt` makes it INTERRUPTED, `SystemExit` with another code
-        than 0 and any other error FAILED.
-        """
+        """Record from start to end: a `KeyboardInterrupt` makes it INTERRUPTED, an error or exit code FAILED."""
         if self._trial is not None:
             self._trial.wait_for_begin()
         self.observers = sorted(self.observers, key=lambda observer: -observer.priority)
@@ -107,17 +103,9 @@ def make_run(
 ) -> ScriptRun:
     """Return a run of the program that is `__main__`, which has not started.
 
-    Args:
-        name: The name of its experiment; None is that of the program's file.
-        config: Settings that are known already.
-        record_to: The folder of runs; None records none in a folder. `SACRISTAN_STORE` names another, or a MongoDB
-            that the run is sent to as well.
-        script: How the program was started, see `script_of`; None finds it out.
-        resume: The folder of a record to continue; None for that in `SACRISTAN_RESUME`, if any.
-
-    Raises:
-        DestinationError: If `SACRISTAN_STORE` is no folder or MongoDB URL that can be used.
-        ResumeError: If the record cannot be continued.
+    `SACRISTAN_STORE` may name another folder than `record_to`, or a MongoDB. `script` says how the program was started,
+    see `script_of`. `resume` is a record to continue, by default that in `SACRISTAN_RESUME`. Raises DestinationError
+    for an invalid store, and ResumeError if the record cannot be continued.
     """
     names = vars(sys.modules["__main__"])
     main_file = MainFile(names)

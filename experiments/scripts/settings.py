@@ -16,13 +16,8 @@ __all__ = ["Settings", "Summary", "as_settings"]
 class Settings(MutableMapping[str, Any]):
     """The settings of a run: `run.config.lr`, `run.config["lr"]`, `run.config.update(vars(args))`.
 
-    Reading gives what was set, as it was set; the record has it as JSON holds it. A setting may change, and the record
-    has its latest value.
-
-    Args:
-        write: Takes settings that are new or have changed.
-        values: Settings to begin with.
-        locked: Those of a sweep, which stay as they are.
+    Reading gives what was set, as it was set; the record has its latest value, as JSON holds it. Those of a sweep are
+    `locked`. `write` takes settings that are new or have changed.
     """
 
     def __init__(
@@ -88,11 +83,7 @@ class Settings(MutableMapping[str, Any]):
 
 
 def as_settings(values: Any) -> dict[str, Any]:
-    """Return settings that a script has: a mapping, an argparse.Namespace, a dataclass, flags of absl, a file.
-
-    Raises:
-        ConfigError: If they are none of these.
-    """
+    """Return settings of a mapping, argparse.Namespace, dataclass, absl's flags or file, or raise ConfigError."""
     if values is None or values == ():
         return {}
     if isinstance(values, str | Path):
@@ -134,12 +125,7 @@ def _of_file(path: Path) -> dict[str, Any]:
 class Summary(MutableMapping[str, Any]):
     """The numbers that stand for a run: the last value of each metric, or what `define_metric` asks for; and your own.
 
-        run.summary["best_accuracy"] = best
-
-    Args:
-        info: The run's info, whose `summary` has the entries that are no metrics.
-        names: Yields the names of the metrics.
-        value_of: Returns the entry of a metric.
+    run.summary["best_accuracy"] = best
     """
 
     def __init__(

@@ -291,10 +291,7 @@ def _uncompiled(model: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def _update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
-    """Recompute the statistics of batch normalisation as means over an epoch of the training data.
-
-    Like `torch.optim.swa_utils.update_bn`, for any task; dropout stays off, and frozen layers stay as they are.
-    """
+    """Recompute statistics as `torch.optim.swa_utils.update_bn` does, for any task; frozen layers stay."""
     all_norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
     norms = [norm for norm in all_norms if norm.running_mean is not None and not is_held_in_eval(norm)]
     if not norms:
@@ -316,11 +313,7 @@ def _update_batch_norms(model: nn.Module, trainer: Trainer, epoch: int) -> None:
 
 
 class Unfreezing(Callback):
-    """Trains frozen parts of a model from an epoch on.
-
-    The epoch alone decides which parts are frozen, so a resumed training needs no state of it. `fit` adds one for each
-    model that has such parts.
-    """
+    """Trains frozen parts of a model from an epoch on, which alone decides: a resumed training needs no state."""
 
     def __init__(self, freezing: Freezing, epochs: int) -> None:
         self._freezing = freezing

@@ -151,10 +151,7 @@ def _check_batch_norms(model: nn.Module, data: Data) -> None:
 
 
 def _norms_of_single_values(model: nn.Module, data: Data) -> list[nn.modules.batchnorm._BatchNorm]:
-    """Return the BatchNorm layers that see a single value per channel of one sample.
-
-    That depends on the size of their input, so the model computes a sample, in evaluation mode.
-    """
+    """Return the BatchNorm layers that see a single value per channel, found by computing a sample."""
     refusing: list[nn.modules.batchnorm._BatchNorm] = []
 
     def look(module: Any, inputs: tuple[Tensor, ...]) -> None:

@@ -39,17 +39,12 @@ _TORCH = str(Path(torch.__file__).parent)
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The cause of a step that was not finite.
+    """The cause of a step that was not finite, `nan` or `inf`, whichever appeared first.
 
-    Attributes:
-        phase: `data`, `weights` (they were not finite before), `forward`, `loss`, `backward` or `optimizer`.
-        value: `nan` or `inf`, whichever appeared first.
-        module: Dotted name of the module; `loss` and `loss.NAME` of the loss's, None outside of any.
-        kind: Class of the module.
-        tensor: The tensor: `output`, `gradient of NAME`, a parameter, or the part of the batch.
-        operation: Name of the operation, such as `aten.log` or `LogBackward0`; None where it is not known.
-        site: File, line and function that ran it.
-        samples: Places of the bad samples in their batch, of data.
+    `phase` is `data`, `weights` (they were not finite before), `forward`, `loss`, `backward` or `optimizer`. `module`
+    is a dotted name, `loss` or `loss.NAME`, and `kind` its class. `tensor` is `output`, `gradient of NAME`, a
+    parameter, or the part of the batch, with the places of bad `samples`. `operation`, such as `aten.log` or
+    `LogBackward0`, was run at `site`: file, line and function.
     """
 
     phase: str
@@ -137,10 +132,7 @@ def non_finite_gradients(trainer: Trainer) -> list[str]:
 
 
 def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Tensor | None]:
-    """Take one step under anomaly detection, with hooks on every module, operation and gradient.
-
-    Returns the cause, None if all was finite; and the loss, None if the weights were not finite before the step.
-    """
+    """Take a step under detection; return the cause, if any, and the loss, None if weights were bad before."""
     of_weights = _in_weights(trainer, "weights")
     if of_weights is not None:
         return of_weights, None

@@ -38,10 +38,8 @@ def add_gradients(
     """Add the gradients of one effective batch, and return its loss, detached; None if every micro-batch is skipped.
 
     Each micro-batch counts by its share of the whole, so gradients are those of one big batch, also when the last one
-    is smaller, classes are weighted, or the loss is a sum. (BatchNorm still sees one micro-batch at a time.)
-
-    If some are skipped, the gradients are rescaled to the others. `note` keeps scalars to log, and returns the loss
-    among them.
+    is smaller, classes are weighted, or the loss is a sum. (BatchNorm still sees one micro-batch at a time.) If some
+    are skipped, the others are rescaled. `note` keeps scalars to log, and returns the loss among them.
     """
     is_sum = "loss" in task.sums
     is_whole = is_sum or len(group) == 1
@@ -88,11 +86,7 @@ def precise(loss: Tensor) -> Tensor:
 def step_with_closure(
     gradients: Callable[[], Tensor | None], amp: MixedPrecision, optimizer: torch.optim.Optimizer
 ) -> tuple[Tensor | None, bool]:
-    """Let an optimizer that recomputes its loss, such as LBFGS, take one step.
-
-    Returns the loss before the step, None if it was skipped; and whether the optimizer stepped. Rejects a batch that is
-    skipped although it had a loss earlier in the step.
-    """
+    """Step LBFGS and the like; return the loss before, None if skipped, and whether the optimizer stepped."""
     losses: list[Tensor] = []
 
     def closure() -> Tensor:

@@ -41,15 +41,9 @@ class Recovery(Callback):
     """Keeps a training from taking steps whose loss or gradients are not finite, with `skip` and `rollback`.
 
     Each step waits for the device. With float16, the scaler skips gradients that overflow. The first such step of a
-    session is examined and written as a bundle.
-
-    Args:
-        kind: `skip`: weights, buffers and the optimizer stay as they were before the step. `rollback`: they return to
-            the newest state, and all learning rates are halved from there on; batches, steps and schedules continue,
-            so no batch is trained on twice.
-
-    Attributes:
-        triage: Examines a step and has the state to return to; set by `NonFiniteGuard`.
+    session is written as a bundle. After `skip`, weights, buffers and optimizer are as before the step. `rollback`
+    returns them to the newest state and halves all learning rates; batches, steps and schedules continue, so no batch
+    is trained on twice. `NonFiniteGuard` sets `triage`.
     """
 
     _looks_last = True
@@ -192,10 +186,7 @@ class NonFiniteGuard:
             self._triage.state = None if self._keeper.newest_step == place.step else capture(place, self._parts)
 
     def check_losses(self, mean: float | None = None) -> None:
-        """Check the losses since the last check, all of the current epoch.
-
-        `mean` is that of `place.losses`, if it is known: where it is finite, all of them are.
-        """
+        """Check the losses of this epoch since the last check; if their `mean` is finite, all of them are."""
         place = self._trainer.place
         count = min(place.step - self._checked, len(place.losses))
         self._checked = place.step

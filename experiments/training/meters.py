@@ -84,10 +84,7 @@ class WeightedMeans:
             self.add(scalars, self._task.weight(batch))
 
     def add(self, scalars: Mapping[str, Tensor], weight: Tensor | int) -> None:
-        """Add the scalars of a batch.
-
-        `weight` says how much the batch counts. With weight 0 its means are over nothing, NaN, and add nothing.
-        """
+        """Add the scalars of a batch; with weight 0, its means are over nothing, NaN, and add nothing."""
         for name, scalar in scalars.items():
             value = _double(torch.as_tensor(scalar).detach())
             counted = on_device(weight, value.dtype, value.device)
@@ -212,14 +209,7 @@ class Once(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class LossMetric:
-    """Metrics that follow from the outputs and targets of a pass through data, by the kind of a loss.
-
-    Attributes:
-        names: Their names.
-        kinds: The kinds of losses that have them, see `Loss.kind`.
-        sums: Returns what a batch adds to each sum, tensors of any shape, from the loss, outputs and targets.
-        values: Returns the values from the sums over all batches, one for each name.
-    """
+    """Metrics of kinds of losses: what a batch adds to each sum, and a value for each name from the sums."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]

@@ -38,7 +38,7 @@ _WARNING_SHARE, _WARNING_S = 0.2, 5.0
 
 
 class TimeLeft:
-    """Estimates the seconds until a training ends: its steps and validations to come, at their mean durations so far.
+    """Estimates the seconds until a training ends, by mean durations of steps and validations so far.
 
     The clock starts at the first noted step, because the steps before it compile and warm up.
 
@@ -176,11 +176,7 @@ class StepLog:
         self._reported: set[str] = set()
 
     def log(self, step: int) -> float:
-        """Log the values of the steps up to this one, as means; return the mean loss, NaN if all steps were skipped.
-
-        Only this waits for the device in the loop, unless float16 looks for overflows, or micro-batches are weighed by
-        their classes.
-        """
+        """Log steps up to this one as means; return the mean loss, NaN if all skipped. Only this waits for devices."""
         trainer = self._trainer
         means = self._means()
         for name, mean in means.items():
@@ -298,10 +294,7 @@ class Stopwatch:
         return batches if self._wait is None else _Timed(batches, self._wait)
 
     def stop(self, place: Place) -> None:
-        """Stop timing an epoch, once the device has finished its work.
-
-        Steps and samples are the difference to the place at `start`. A short last batch counts by its samples.
-        """
+        """Stop timing an epoch, when the device is done; steps and samples count since `start`."""
         then, batch, step = self._began
         self._seconds += self._clock() - then
         self._steps += place.step - step
@@ -398,10 +391,7 @@ def _new_wait(device: torch.device, clock: Callable[[], float]) -> _Wait | _Devi
 
 
 def peak_memory_bytes(device: torch.device) -> int | None:
-    """Return the peak memory so far: of tensors on a CUDA device, else of this process.
-
-    None where the system does not report it. Devices other than CUDA count the memory of the process.
-    """
+    """Return the peak memory so far, on CUDA of tensors, else of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

@@ -43,14 +43,10 @@ class ForwardScope(nn.Module):
 
 
 class Share(NamedTuple):
-    """A rank's share of a micro-batch.
+    """A rank's share of a micro-batch, which counts by its `weight`.
 
-    Attributes:
-        weight: How much it counts.
-        of_mean: Factor of a mean over it; the mean of the products over ranks is that over the whole batch.
-        of_loss: The same of the loss, which may be a sum.
-        is_last: Whether gradients are exchanged after it.
-        is_nothing: Whether its loss may be a mean over nothing, which is NaN, and so are its gradients.
+    `of_mean` is the factor of a mean over it, `of_loss` of the loss, which may be a sum: the mean of the products over
+    ranks is that over the whole batch. Gradients are exchanged after the last. The loss of nothing may be NaN.
     """
 
     batch: Any
@@ -140,11 +136,7 @@ class RankedSteps:
         return taken
 
     def add_gradients(self, loss_of: LossOf, group: Sequence[Any], name: str) -> Tensor | None:
-        """Add the gradients of the batch that all ranks share to the parameters of an optimizer.
-
-        Returns the loss of the whole batch, the same on all ranks; of an ordinary step this rank's part of it, whose
-        mean over ranks is logged. None if no rank has samples.
-        """
+        """Add the gradients of the batch of all ranks; return its loss, or this rank's part; None without samples."""
         task, amp = self._trainer.task, self._trainer.amp
         losses = []
         scalars: dict[str, Any] = {}

@@ -343,10 +343,7 @@ def _of_classes(predicted: Mapping[str, Tensor], num: int, ignored: int, classes
 def choose_classes(
     labels: Tensor, predictions: Tensor, probability: Tensor, num: int, ignore_index: int | None = None
 ) -> dict[str, list[int]]:
-    """Return the positions of the clearest mistakes, the closest right guesses, and the clearest successes.
-
-    All tensors are (N,); `probability` is that of the prediction.
-    """
+    """Return positions of the clearest mistakes, closest right guesses and clearest successes; all are (N,)."""
     counted = labels != (-100 if ignore_index is None else ignore_index)
     right = (labels == predictions) & counted
     wrong = (labels != predictions) & counted
@@ -359,10 +356,7 @@ def choose_classes(
 
 
 def choose_values(error: Tensor, num: int) -> dict[str, list[int]]:
-    """Return the positions of the greatest and of the smallest errors.
-
-    `error` has the absolute errors (N,). `worst` begins with the greatest, `best` with the smallest; none is in both.
-    """
+    """Return positions of the greatest (`worst`) and smallest (`best`) absolute errors (N,); none is in both."""
     order = error.argsort(stable=True)
     worst = order.flip(0)[:num]
     best = order[: len(order) - len(worst)][:num]
@@ -382,10 +376,7 @@ def _values(values: Tensor) -> Sequence[Any]:
 
 
 def as_images(data: Data, places: Sequence[int]) -> Tensor | None:
-    """Return the inputs of test samples as images (n, C, H, W) from 0 to 1, before they were normalised.
-
-    They are scaled together if the data go beyond 0 to 1. Returns None if the inputs are no images.
-    """
+    """Return test inputs as images (n, C, H, W) from 0 to 1, scaled together, or None if they are none."""
     shape = data.input_shape
     if len(shape) != 3 or shape[0] not in (1, 3, 4) or not places:
         return None

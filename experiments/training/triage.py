@@ -74,10 +74,7 @@ class StepBundle:
 
 
 def on_cpu(batch: Any) -> Any:
-    """Return a copy of a batch on the CPU, in plain dicts, lists and tuples, as files hold it.
-
-    Values that are neither containers nor tensors stay as they are.
-    """
+    """Copy a batch to the CPU in plain containers, as files hold it."""
     if isinstance(batch, Tensor):
         return batch.detach().to("cpu", copy=True)
     if isinstance(batch, Mapping):
@@ -88,10 +85,7 @@ def on_cpu(batch: Any) -> Any:
 
 
 def like(template: Any, batch: Any) -> Any:
-    """Return a batch from `on_cpu` in its own containers again, such as named tuples.
-
-    Parts that the template lacks stay plain.
-    """
+    """Return a batch from `on_cpu` in the containers of a template, as far as it has them."""
     if isinstance(batch, dict) and isinstance(template, Mapping):
         items = {name: like(template.get(name), item) for name, item in batch.items()}
         return items if type(template) is dict else type(template)(items)  # type: ignore[call-arg]
@@ -111,10 +105,7 @@ def write_bundle(
     state: Mapping[str, Any],
     group: Sequence[Any],
 ) -> Path:
-    """Write a bundle, and return its folder. It replaces a bundle of the same step.
-
-    If it cannot be written, nothing of it is left.
-    """
+    """Write a bundle, whole or not at all, and return its folder; it replaces one of the same step."""
     path = folder / f"nonfinite-{incident['step']:09d}"
     make_folder(folder)
     temporary = folder / f".{path.name}.{secrets.token_hex(4)}.tmp"
@@ -200,12 +191,9 @@ class Triage:
         self.is_on = keeper is not None and not is_temporary and not is_shared
 
     def examine(self, step: int, fault: str) -> str:
-        """Find the first bad step, diagnose it, and write its bundle.
+        """Find the first bad step, write its bundle, and leave the training in the state before it.
 
-        The training is left in the state from before that step.
-
-        Returns a report for the user: the cause and the command that repeats the step, or why there is none. The
-        first bad step may be an earlier one.
+        Returns a report for the user: the cause and the command that repeats the step, or why there is none.
         """
         trainer, place, log = self._trainer, self._trainer.place, self._trainer.log
         trainer.log = _log_nothing
@@ -227,10 +215,7 @@ class Triage:
             trainer.place, trainer.log = place, log
 
     def examine_in_passing(self, step: int, fault: str) -> str:
-        """Examine a step between two steps of a training that continues, and put all of it back afterwards.
-
-        Returns the report, as a sentence after a space; empty where no bundles are written.
-        """
+        """Examine a step of a training that continues; return the report after a space, empty without bundles."""
         if not self.is_on:
             return ""
         now = capture(self._trainer.place, self.parts)
@@ -350,11 +335,9 @@ class Triage:
 def replay_if_asked(
     trainer: Trainer, parts: Mapping[str, Any], callbacks: Callbacks, keeper: Checkpointer | None
 ) -> None:
-    """Repeat the step of a bundle, and end the training with it, where the command `replay` asks for that.
+    """Repeat the step of a bundle where `replay` asks for that, and end the training by raising `Replayed`.
 
     Of a run of several trainings, those before the one that the bundle is of train as ever.
-
-    Raises `Replayed` once the step was taken.
     """
     path = bundle_to_replay()
     if path is None:

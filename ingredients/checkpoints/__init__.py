@@ -57,10 +57,7 @@ class Writer:
         self._error: BaseException | None = None
 
     def start(self, jobs: Sequence[Callable[[], None]]) -> None:
-        """Run jobs one after the other, until one fails; call `wait` or `join` first if earlier ones may still run.
-
-        An `OSError` becomes a `CheckpointError` that names the folder; `wait` and `join` raise it.
-        """
+        """Run jobs one after the other, until one fails; `wait` and `join` raise an OSError as CheckpointError."""
         # No daemon: Python waits for it, so no copied state is lost.
         self._thread = threading.Thread(target=self._work, args=(jobs,), name="sacristan-checkpoint")
         self._thread.start()

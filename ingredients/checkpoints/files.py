@@ -65,10 +65,7 @@ _INNER = ("state_dict", "model_state_dict", "model")
 
 
 def save_checkpoint(state: Mapping[str, Any], path: Path, *, check: bool = False) -> None:
-    """Write a state and its checksum to a file, which is replaced as a whole or not at all.
-
-    With `check`, a state that cannot be loaded again does not replace the file.
-    """
+    """Write a state and its checksum, whole or not at all; with `check`, only if it can be loaded again."""
     try:
         make_folder(path.parent)
         with replacing(path, check=load_checkpoint if check else None) as stream:
@@ -91,10 +88,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "checkpoint.path") -> Any:
-    """Return the content of a file that `torch.save` wrote, its tensors on the CPU, without executing code.
-
-    `mmap` reads tensors when they are used; older formats of torch do not support it.
-    """
+    """Return what `torch.save` wrote, on the CPU, without executing code; older formats do not support `mmap`."""
     if not path.is_file():
         near = ", ".join(sorted(map(str, path.parent.glob("*.pt"))))
         raise CheckpointError(f"{entry}: there is no file {path}; {f'there are: {near}' if near else 'check the path'}")
@@ -119,8 +113,7 @@ def read_file(path: Path, *, check: bool, mmap: bool = False, entry: str = "chec
 def load_checkpoint(path: Path, *, check: bool = True) -> dict[str, Any]:
     """Return the state in a checkpoint, its tensors on the CPU, without executing code.
 
-    With `check`, the whole file is read and verified. Without it, tensors are read when they are used, which is quick
-    for a few small entries of a large file.
+    With `check`, the whole file is verified; without it, tensors are read when they are used.
     """
     state = read_file(path, check=check, mmap=not check)
     if not isinstance(state, dict) or "format" not in state or not {"model", "streams"} & state.keys():
@@ -138,10 +131,7 @@ def complete_config(state: dict[str, Any], mine: Mapping[str, Any], legacy_defau
 
 
 def preparation_of(state: Mapping[str, Any], path: Path) -> Preparation | None:
-    """Return the fitted preparation of the data in a state: means, classes, categories, the split.
-
-    None for states of earlier versions, and for data without a preparation.
-    """
+    """Return the fitted preparation in a state; None in those of earlier versions, and without a preparation."""
     kept = state.get("preparation")
     try:
         return None if kept is None else Preparation.from_state(kept)
@@ -175,10 +165,9 @@ def load_weights(
     *,
     legacy_defaults: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load the weights of the model and of its loss from a checkpoint, and return its whole state.
+    """Load the weights of a model and its loss, unless they do not fit, and return the whole state.
 
-    The model stays as it was if the checkpoint does not fit. `legacy_defaults` gives the settings that an older state
-    may lack.
+    `legacy_defaults` gives the settings that an older state may lack.
     """
     state = load_checkpoint(path)
     complete_config(state, config, legacy_defaults or {})
@@ -241,7 +230,7 @@ def parse_run(source: str, entry: str = _ENTRY) -> tuple[str, str] | None:
 
 
 def find_weights(source: str, store: Path | None, entry: str = _ENTRY, run: Any = None) -> Path:
-    """Return the file of weights that a setting refers to: a path, `run:ID@NAME` or `artifact:NAME:VERSION`.
+    """Return the file that a setting names: a path, `run:ID@NAME` or `artifact:NAME:VERSION`.
 
     `run` notes that it uses the version of the artifact; without it, the version is looked up in `store`.
     """
@@ -283,10 +272,7 @@ def _artifact_file(source: str, store: Path | None, entry: str, run: Any) -> Pat
 
 
 def read_weights(path: Path) -> dict[str, Any]:
-    """Return the state dict of a model, on the CPU, from a checkpoint or a `torch.save` or safetensors file.
-
-    The suffix selects the format; no code is executed.
-    """
+    """Return a model's state dict on the CPU, from a checkpoint, `torch.save` or, by the suffix, safetensors."""
     if path.suffix == ".safetensors" or (not path.suffix and _looks_like_safetensors(path)):
         content = _read_safetensors(path)
     else:

@@ -87,8 +87,7 @@ class CheckpointFolder:
     def newest(self, check: Callable[[Mapping[str, Any], Path], None]) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest valid state and its path; None if there are no states.
 
-        `check` raises `CheckpointError` to reject a state. The same error is raised if no state is valid, or if the
-        disk fails to read one, which may be valid.
+        `check` rejects a state by a CheckpointError. It is also raised if none is valid or the disk fails to read one.
         """
         faults = []
         for path in self._states():
@@ -110,10 +109,7 @@ class CheckpointFolder:
         return None
 
     def split(self, start: Path) -> Split | None:
-        """Return the data split of a training that started from a state of another run; None if it was not kept.
-
-        The training's own states come first, then the copy of `start` in this folder.
-        """
+        """Return the split of a training that started from `start`: of its own states, of its copy, or None."""
         for path in self._states():
             with contextlib.suppress(CheckpointError):
                 split = split_of(load_checkpoint(path, check=False), path)
@@ -123,18 +119,12 @@ class CheckpointFolder:
         return split_of(load_checkpoint(path, check=False), path)
 
     def start_of(self, start: Path) -> Path:
-        """Return this folder's copy of a state of another run, made by `keep_start`; `start` itself if there is none.
-
-        The copy outlives the file in the other run's folder, so a resumed run can start from it again.
-        """
+        """Return this folder's copy of a state of another run, which outlives the original, or else `start` itself."""
         kept = self.path / "start" / start.name
         return kept if kept.is_file() else start
 
     def keep_start(self, path: Path, epoch: int) -> None:
-        """Copy a state of another run and its best weights, which may be removed or replaced there.
-
-        `epoch` is that of the best weights, 0 if there are none.
-        """
+        """Copy a state of another run and its best weights, of `epoch` (0: none), which may be removed there."""
         folder = self.path / "start"
         if path.parent == folder:
             return
@@ -146,10 +136,7 @@ class CheckpointFolder:
         _link(path, folder / path.name)
 
     def resume_from(self, path: Path, state: Mapping[str, Any], *, best: bool) -> None:
-        """Make one of the states in this folder the newest, and its best weights the best ones.
-
-        Removes newer states, which are damaged, or ahead of the record.
-        """
+        """Make a state in this folder the newest, and its best weights the best; remove newer, unusable states."""
         epoch = best_epoch(state)
         if best and epoch:
             weights = self.weights_of(epoch)
@@ -174,10 +161,7 @@ class CheckpointFolder:
         self._last_is_interim = _is_interim(state)
 
     def weights_of(self, epoch: int) -> Path | None:
-        """Return the file of the best weights of an epoch; None if there is no readable one.
-
-        They are in `best.pt` or, if later ones are better, in a file of their own as long as a state needs them.
-        """
+        """Return the best weights of an epoch, in `best.pt` or in a file of their own; None if unreadable."""
         for path in (self.best, self._superseded(epoch)):
             with contextlib.suppress(CheckpointError):
                 if load_checkpoint(path).get("epoch") == epoch:
@@ -200,11 +184,10 @@ class CheckpointFolder:
         self._best_epoch = epoch
 
     def write_last(self, state: Mapping[str, Any]) -> None:
-        """Write the newest state, and keep the newest `keep` ones.
+        """Write the newest state, and keep the newest `keep` ones; if it cannot be written, the previous one stays.
 
-        The next state replaces an interim one, which only a signal caused, so a resumed training keeps the same states
-        as an uninterrupted one. If it cannot be written, the previous one stays. The first state is also read back
-        before it replaces that of an earlier session: what cannot be loaded is an error now, not when it is needed.
+        An interim state, which only a signal caused, is replaced by the next, so a resumed training keeps the same
+        states. The first state is read back before it replaces that of an earlier session.
         """
         is_same_step = self._last_step == state["step"]
         if _is_interim(state) and is_same_step and not self._last_is_interim:
@@ -288,8 +271,7 @@ class StateFinder:
     def own_state(self) -> tuple[Path, dict[str, Any]] | None:
         """Return the newest valid state of an earlier session; None if there are no states.
 
-        States whose points are all in the record come first; if all lack some, the newest good one counts. Raises
-        `CheckpointError` if there are states, but none can be read and fits.
+        States whose points are all in the record come first. Raises `CheckpointError` if no state can be read and fits.
         """
         self.files.clear()
         lacking = []
@@ -318,10 +300,7 @@ class StateFinder:
         return state
 
     def keep_other(self, path: Path, state: Mapping[str, Any], *, best: bool) -> bool:
-        """Copy the state of another run and, with `best`, its best weights into this run.
-
-        Returns False if the best weights are needed and missing; the best value then starts over.
-        """
+        """Copy another run's state and its best weights; return False, and start over, if those are missing."""
         try:
             self.files.keep_start(path, best_epoch(state))
             monitor = self.parts.get("monitor")
@@ -421,10 +400,7 @@ class SignalStop:
             self._record.stop(saved_step)
 
     def until_asked(self, items: Iterable[T]) -> Iterator[T]:
-        """Yield items; stop if getting one fails after a signal asked the run to end.
-
-        A signal to all processes of a job ends the workers of a loader, too.
-        """
+        """Yield items; stop if getting one fails after a signal, which ends the workers of a loader, too."""
         iterator = iter(items)
         while True:
             held = []

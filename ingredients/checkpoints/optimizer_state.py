@@ -75,10 +75,7 @@ def with_names(state: Any, part: Any) -> Any:
 
 @contextlib.contextmanager
 def sharing(part: Any) -> Iterator[None]:
-    """Keep the state and groups that an inner optimizer shares with its wrapper while a state is loaded in the block.
-
-    torch's `load_state_dict` replaces both, so that the inner one would step with the old ones.
-    """
+    """Keep what an inner optimizer shares with its wrapper, and torch's `load_state_dict` would replace."""
     inner = [each for each in vars(part).values() if hasattr(each, "param_groups")] if hasattr(part, "state") else []
     shared = [(each, name) for each in inner for name in ("state", "param_groups") if _has_same(each, part, name)]
     yield
@@ -93,8 +90,7 @@ def _has_same(one: Any, other: Any, name: str) -> bool:
 def unsaved(optimizer: Any) -> list[str]:
     """Return the optimizer's attributes with tensors, such as momenta, that its `state_dict` lacks.
 
-    These are tensors with the shape of a parameter in the state of another optimizer, in a list, or by parameter, such
-    as `base_optimizer` of SAM; others are taken for constants and scratch memory.
+    Such tensors have the shape of a parameter and are in the state of an inner optimizer, in a list, or by parameter.
     """
     saved = list(_tensors(optimizer.state_dict(), everywhere=True))
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

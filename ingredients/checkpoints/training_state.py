@@ -90,10 +90,7 @@ class Place:
 
 
 def snapshot(value: Any) -> Any:
-    """Return a copy on the CPU that later steps do not change, of a tensor or nested lists, tuples and dicts.
-
-    Other values are kept as they are. NumPy numbers become Python's, as loading a state rejects the former.
-    """
+    """Copy tensors in nested containers to the CPU; NumPy numbers become Python's, as loading rejects them."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Tensor):
@@ -112,10 +109,7 @@ def state_of(part: Any) -> dict[str, Any]:
 
 
 def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a training, including the global random streams, independent of later steps.
-
-    The keys are the names of the parts (None for an absent one), the fields of `place`, and `streams`.
-    """
+    """Return an independent copy of parts by name, the fields of `place`, and the global random `streams`."""
     weights = weights_of(parts)
     states = {
         name: weights[name] if name in weights else None if part is None else state_of(part)
@@ -277,10 +271,7 @@ def data_of(state: Mapping[str, Any]) -> str:
 
 
 def keeps_monitor(state: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Return whether the best value of a training, and its patience, keep their meaning under another config.
-
-    Another metric, other data or another loss make values incomparable.
-    """
+    """Return whether a best value stays comparable: the same metric, data and loss."""
     saved = state.get("config", {})
     return not differ(saved, config, "training.monitor", "training.mode", data_of(state), "loss")
 
@@ -343,10 +334,7 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
 
 
 def differ(saved: Mapping[str, Any], mine: Mapping[str, Any], *names: str) -> bool:
-    """Return whether two configs differ in one of some entries.
-
-    Settings of reading, such as `num_workers`, do not count. The config of an older state is completed first.
-    """
+    """Return whether two configs differ in some entries, except settings of reading such as `num_workers`."""
     return any(_json_text(value_at(saved, name)) != _json_text(value_at(mine, name)) for name in names)
 
 
@@ -360,10 +348,7 @@ _OWN = ("streams", "losses", "scalars")
 
 
 def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return the state of a training with the entries of all ranks; every rank must call it.
-
-    A scalar that not all ranks have measured since the last point is the mean of those that have.
-    """
+    """Return a state with the entries of all ranks, which all call it; scalars are means over ranks with any."""
     if ranks.size == 1:
         return state
     own = ranks.gather({name: state[name] for name in _OWN})
@@ -373,10 +358,7 @@ def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def of_rank(state: Mapping[str, Any], ranks: Ranks) -> Mapping[str, Any]:
-    """Return the state that this rank resumes from, with its own random streams and losses.
-
-    If the number of ranks has changed, all but rank 0 keep their current random streams.
-    """
+    """Return the state for this rank; if their number has changed, all but rank 0 keep their random streams."""
     own = state.get("ranks") or [{}]
     if len(own) == ranks.size:
         return {**state, **own[ranks.rank]}

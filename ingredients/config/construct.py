@@ -68,10 +68,7 @@ def import_module(name: str, entry: str, path: str | None = None) -> ModuleType:
 
 
 def _let_find(name: str) -> None:
-    """Add the working folder to the import path if only it has the module; for good, as worker processes need it.
-
-    Python itself looks in the script's folder, which may be another one.
-    """
+    """Add the working folder to the import path, for good, if only it has the module: worker processes need it."""
     if name in sys.modules or importlib.util.find_spec(name) is not None:
         return
     folder = str(Path.cwd())
@@ -100,11 +97,7 @@ def check_options(target: Callable, options: Mapping[str, Any], entry: str, argu
 def build(
     target: Callable, options: Mapping[str, Any], entry: str, error: type[LabError] = ConfigError, /, **given: Any
 ) -> Any:
-    """Return `target(**given, **options)` after checking the options.
-
-    Raises `ConfigError` for an unknown or missing option, and `error`, with the original message, if `target` rejects
-    the values.
-    """
+    """Return `target(**given, **options)`; raise ConfigError for a wrong option, `error` for rejected values."""
     check_options(target, options, entry, given)
     try:
         return target(**given, **to_plain(options))

@@ -141,10 +141,7 @@ def parts_of(kind: Any) -> tuple:
 
 
 def conform(value: Any, kind: Any, entry: str = "") -> Any:
-    """Convert a value to a type: an int to a float where one is expected, a dotted name to its object.
-
-    Raises `TypeError` if the value is not of that type, and `ConfigError` if a dotted name leads to nothing.
-    """
+    """Convert a value to a type; raise TypeError, or ConfigError for a dotted name that leads to nothing."""
     if kind is Any:
         return value
     kind = types.NoneType if kind is None else kind
@@ -160,10 +157,8 @@ def conform(value: Any, kind: Any, entry: str = "") -> Any:
 def adopt(value: Any, default: Any, entry: str = "") -> Any:
     """Return a value for an entry whose default merely suggests its type, converted if it is of the default's type.
 
-    A number may be any number, a list any list whose items fit the default's, None stands for anything, and another
-    kind is let through, as in Sacred. Slips are not: a word for a number or a bool, and a list or dict without the
-    quotes of its items, such as `[a, b]`. Raises `TypeError` for an obvious mistake, and `ConfigError` if a dotted name
-    leads to nothing.
+    A number may be any number, a list any list whose items fit, None stands for anything, and another kind is let
+    through, as in Sacred. Obvious mistakes raise TypeError: a word for a number or a bool, `[a, b]` without quotes.
     """
     kind = infer(default)
     with contextlib.suppress(TypeError):

@@ -36,14 +36,8 @@ __all__ = ["ConfigHook", "Ingredient", "LabFunctions", "MapSignature", "look_onc
 class ConfigHook:
     """A config hook of an ingredient: `(config, command_name, logger) -> updates`.
 
-    The function receives the config as far as it is computed, as a `MutableMap`. It returns a dict of changes to its
-    own ingredient's entries, or that very config, changed (`config.update(...); return config`), or None.
-
-    Args:
-        path: Dotted path of the ingredient's entries in the whole config.
-
-    Attributes:
-        changed: Dotted names of the entries that it changed when it was last called.
+    The function gets a `MutableMap` and returns it, changes of its own ingredient's entries, or None. `path` is that of
+    these entries in the whole config; `changed` has the dotted names of what the last call changed.
     """
 
     def __init__(self, function: Callable, ingredient: sacred.Ingredient, path: str) -> None:
@@ -118,9 +112,7 @@ def _equal(first: Any, second: Any) -> bool:
 class MapSignature(Signature):
     """Fills in a captured function's arguments from the config, dicts as `Map`.
 
-    Attributes:
-        only_from_config: Required arguments that the user has set, and no scope declares. A call that passes one of
-            them itself would make the setting void, and is rejected.
+    `only_from_config` are required arguments that the user has set and no scope declares: a call must not pass them.
     """
 
     only_from_config: frozenset[str] = frozenset()
@@ -162,10 +154,7 @@ def _as_map(value: Any) -> Any:
 
 
 def make_writable(functions: Iterable[Any]) -> None:
-    """Give captured functions configs that they may change, as `SETTINGS.CONFIG.READ_ONLY_CONFIG=False` asks for.
-
-    Dicts and lists that several of them share stay shared.
-    """
+    """Give captured functions configs that they may change, as READ_ONLY_CONFIG=False asks; shared parts stay so."""
     copies: dict[int, tuple[Any, Any]] = {}  # with the originals, whose ids stay theirs
 
     def writable(value: Any) -> Any:
@@ -183,12 +172,7 @@ def make_writable(functions: Iterable[Any]) -> None:
 
 
 class LabFunctions(sacred.Ingredient):
-    """The decorators of an ingredient or experiment.
-
-    Captured functions receive `_config`, and every dict of the config, as a `configs.Map`. A dict that a call passes
-    instead of a config entry becomes a `Map` as well, so that a function body sees one type. Other arguments of a call
-    stay as they are.
-    """
+    """The decorators of an ingredient or experiment: captured functions get every dict of the config as a `Map`."""
 
     path: str
 

@@ -14,10 +14,10 @@ It holds for entries of the same experiment or ingredient that have no annotatio
 named config of a script, and a config file, may also add keys to the script's dicts
 (`sacristan.experiments.running.strictness`).
 
-Config files are read as data: JSON and YAML, never pickle, never tags that build objects. Sacred reads `with file.yaml`
-through a table of handlers that decode jsonpickle, full YAML and pickle, all of which can run code. `guard_sacred`
-replaces them with the readers of this module. A recorded config comes back with its sets, dates, arrays and other
-values that JSON lacks; of other objects, an `Opaque` comes back, which stands for the default.
+Config files are read as data: JSON and YAML, never pickle, never tags that build objects. Sacred's own handlers of
+`with file.yaml` decode jsonpickle, full YAML and pickle, which can run code; `guard_sacred` replaces them. In a
+recorded config, sets, dates, arrays and other values that JSON lacks are restored; any other object becomes an
+`Opaque`, which stands for the default.
 """
 
 from __future__ import annotations
@@ -64,11 +64,7 @@ class _NamedValue:
 
 
 class Gathered(dict[str, list[_NamedValue]]):
-    """The values that named configs set, by dotted name of the entry.
-
-    Attributes:
-        changed_kinds: Types of the default and the value of each entry whose kind a setting changed.
-    """
+    """Values that named configs set, by dotted name; `changed_kinds` has the types where a setting changed them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,10 +95,7 @@ def note_kind(entry: str, default: Any, value: Any) -> None:
 
 
 def note(config: str, owner: str, entries: Mapping[str, Any], path: str | None = None) -> None:
-    """Record the entries that a named config sets; `owner` is the path of its ingredient, "" for the experiment.
-
-    `path` is where the entries are in the whole config; None means `owner`.
-    """
+    """Record what a named config sets in the ingredient `owner`, whose entries are at `path` in the whole config."""
     gathered = _values.get()
     if gathered is None:
         return
@@ -133,10 +126,7 @@ _READERS: dict[str, Callable[[str], Any]] = {".json": load_json, ".yaml": load_y
 
 
 def read_config_file(path: str | Path) -> dict:
-    """Return the entries of a JSON or YAML file; the suffix selects the format, and an empty file has none.
-
-    A path below `configs/` that does not exist names a recipe of the lab.
-    """
+    """Return the entries of a JSON or YAML file, by suffix; `configs/NAME` may name a recipe of the lab."""
     path = find_file(path)
     if path.suffix not in _READERS:
         raise ConfigError(f"{path}: got a {path.suffix or 'suffixless'} file, expected .yaml, .yml or .json")

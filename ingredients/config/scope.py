@@ -252,19 +252,12 @@ class DeclaredDict(ConfigDict):
 
 
 class Scope(ConfigScope):
-    """A config scope of one ingredient.
+    """A config scope of one ingredient, whose `path` is for messages.
 
-    Args:
-        function: The scope: a function written with `def` that returns nothing, and whose arguments are names alone.
-            Any other is rejected when the scope is called or checked, and not where it is declared, so that the
-            command line ends with one line.
-        path: Dotted path of its ingredient, for messages.
-        strict: Whether its entries are defaults whose types updates must have; a named config's are not.
-
-    Attributes:
-        has_set: Dotted names of the entries that it set when it was last called.
-        legacy_defaults: By dotted name, what its entries meant before they existed, when it was last called: as
-            `legacy` says, else the default in a scope of the lab. Nobody knows that of the entries of other scopes.
+    A function that does more than set names is rejected when it is called or checked, not where it is declared, so that
+    the command line ends with one line. A named config is not `strict`: its entries declare no types. `has_set` are the
+    dotted names that the last call set, and `legacy_defaults` what they meant before they existed: as `legacy` says,
+    else the default in a scope of the lab. Of the entries of other scopes nobody knows that.
     """
 
     def __init__(self, function: Callable, path: str = "", *, strict: bool = True) -> None:
@@ -348,10 +341,7 @@ class Scope(ConfigScope):
     def _evaluate(
         self, entries: _CheckedEntries | _NotedEntries, preset: Mapping[str, Any], fallback: Mapping[str, Any]
     ) -> None:
-        """Run the body with `entries`, which the call fills, as its local variables.
-
-        `preset` has the entries of the ingredient's earlier scopes, `fallback` the configs of other ingredients.
-        """
+        """Run the body with `entries` as locals, `preset` by earlier scopes; `fallback` are configs of others."""
         visible = {}
         for name in self.args:
             if name in preset:
@@ -408,8 +398,7 @@ def _is_given(entry: str, value: Any, arguments: list[str], preset: dict) -> boo
 def completed(config: Any, mine: Mapping[str, Any], legacy_defaults: Mapping[str, Any]) -> Any:
     """Return a recorded config with the entries that it lacks, set to what they meant before they existed.
 
-    Anything but a config is returned unchanged. Defaults do not apply to a group with an entry that this run lacks,
-    such as the options of another model.
+    Defaults do not apply to a group with an entry that this run lacks, such as the options of another model.
     """
     if not isinstance(config, Mapping):
         return config

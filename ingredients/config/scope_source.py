@@ -23,15 +23,7 @@ _NOT_DOCUMENTATION = re.compile(r"\s*(noqa|type:|pylint:|noinspection|fmt:|ruff:
 
 @dataclasses.dataclass(frozen=True)
 class ScopeSource:
-    """The parts of a config scope.
-
-    Attributes:
-        arguments: Names of the entries and ingredients that it reads.
-        declared: Types of the entries that have an annotation, by name.
-        docs: The comment of each entry, by dotted name.
-        imported: Names that its imports bind.
-        code: The body; run with a mapping for locals, it leaves the entries there.
-    """
+    """The parts of a config scope; `code` is its body, which leaves the entries in a mapping for locals."""
 
     arguments: list[str]
     declared: dict[str, Any]

@@ -108,11 +108,10 @@ def global_stream(seed: int, *name: str | int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def look_stream(*name: str | int) -> Iterator[None]:
-    """Draw from the stream `look` in code that only inspects a training, then restore the global generators.
+    """Draw from the stream `look` in code that only inspects a training, then restore the generators of all devices.
 
-    The stream begins at the same place each time, whatever the seed of the run, so that a model is measured with the
-    same random numbers after each epoch. Unlike `global_stream` it covers the generators of all devices. `name` extends
-    the name of the stream, such as by the number of a rank.
+    The stream begins at the same place whatever the seed, so that each epoch is measured with the same random numbers.
+    `name` extends its name, such as by a rank.
     """
     states = global_states()
     _seed(stream_seed(0, "look", *name), states)
@@ -123,10 +122,7 @@ def look_stream(*name: str | int) -> Iterator[None]:
 
 
 def _seed(value: int, states: Mapping[str, Any]) -> None:
-    """Seed the global generators whose states are in `states`.
-
-    `torch.manual_seed` would record each call, with its traceback, for devices that are never used.
-    """
+    """Seed the generators in `states`: `torch.manual_seed` would keep tracebacks for unused devices."""
     import torch
 
     random.seed(value)
@@ -139,10 +135,7 @@ def _seed(value: int, states: Mapping[str, Any]) -> None:
 
 
 class KeptStream:
-    """A named stream that the global generators draw from in a `with`; the next `with` continues where it ended.
-
-    As with `global_stream`, torch's generator is the one of the CPU.
-    """
+    """A stream for the global CPU generators in `with` blocks; the next block continues where it ended."""
 
     def __init__(self, seed: int, *name: str | int) -> None:
         self._seed = stream_seed(seed, *name)
@@ -201,11 +194,7 @@ def global_states() -> dict[str, Any]:
 
 
 def set_global_states(states: Mapping[str, Any]) -> None:
-    """Restore the global generators to the result of `global_states`.
-
-    GPU generators are restored as far as there are as many GPUs. The state of the then current GPU goes to the now
-    current one, as when a training on `cuda:1` continues on `cuda:0`.
-    """
+    """Restore `global_states`, those of GPUs as far as there are as many; the current GPU's to the current one."""
     import torch
 
     version, internal, gauss = states["python"]

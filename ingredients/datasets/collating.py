@@ -40,10 +40,7 @@ IGNORED = -100
 
 
 def map_tensors(batch: Any, function: Callable[[Any], Any]) -> Any:
-    """Apply a function to the tensors of a batch, and return a batch of the same structure.
-
-    Objects with a method `to`, such as a `PackedSequence`, count as tensors; other values stay unchanged.
-    """
+    """Apply a function to all tensors, or objects with a method `to`, in a batch of any structure."""
     if isinstance(batch, Mapping):
         return {name: map_tensors(item, function) for name, item in batch.items()}
     if hasattr(batch, "to") and not isinstance(batch, list):
@@ -77,10 +74,7 @@ def tensors_of(batch: Any) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor or list; `TypeError` without either.
-
-    In a tuple or dict of lists, such as images of different sizes, each list holds all samples.
-    """
+    """Return the length of the first tensor or list: in a tuple or dict, each holds all samples; or TypeError."""
     length = _length(batch)
     if length is None:
         raise TypeError(f"batch: got {type(batch).__name__} without a tensor or a list, expected samples in one")
@@ -133,10 +127,7 @@ def collate_function(name: str | None, options: Mapping[str, Any] = {}) -> Colla
 
 
 def collated(collate: Collate, samples: list) -> Any:
-    """Make a batch of samples.
-
-    Raises `DataError` if one of the lab's functions cannot join them; errors of a user's function pass unchanged.
-    """
+    """Make a batch; if one of the lab's functions cannot, raise DataError. A user's error passes unchanged."""
     try:
         return collate(samples)
     except LabError:
@@ -152,10 +143,7 @@ def collated(collate: Collate, samples: list) -> Any:
 
 
 def stack(samples: list) -> Any:
-    """Stack samples of the same structure and shapes to a batch of that structure, like torch's `default_collate`.
-
-    Tuples stay tuples, and float64 becomes float32, the type of models.
-    """
+    """Stack samples of one structure like torch's `default_collate`; tuples stay, float64 becomes float32."""
     return _joined(samples, lambda parts, path: _stacked(parts))
 
 
@@ -163,8 +151,8 @@ def pad(samples: list, value: float = 0, fields: Sequence[str | int] | None = No
     """Pad sequences of different lengths to a batch, each field of sequences as `Padded`.
 
     Every value of one dimension or more is a sequence along its first. In samples (inputs, targets) the targets stay a
-    plain tensor; integer targets are padded with -100, which torch's losses ignore. `fields` are keys or positions,
-    nested ones joined by dots (`tokens`, `0`, `0.tokens`); None pads all.
+    plain tensor, integers padded with -100, which torch's losses ignore. `fields` are keys or positions, nested ones
+    joined by dots (`0.tokens`); None pads all.
     """
     chosen = None if fields is None else {str(field) for field in fields}
     is_pair = isinstance(samples[0], tuple | list) and len(samples[0]) == 2

@@ -25,11 +25,7 @@ _PATTERN = "*.txt"
 
 
 def read_text(path: str | None) -> bytes:
-    """Read a UTF-8 text file, or join the `*.txt` files of a folder in the order of their paths.
-
-    None reads Python's language reference (`pydoc_data.topics`): half a million characters of English that every
-    CPython has, which differ slightly between versions.
-    """
+    """Read a text, or the `*.txt` files of a folder in order; None reads Python's language reference."""
     if path is None:
         from pydoc_data.topics import topics
 
@@ -63,10 +59,10 @@ def make_corpus(
     seed: int,
     device: torch.device,
 ) -> Data:
-    """Return a text as batches of sequences (tokens, next tokens), both (B, T) int64; its bytes are the tokens.
+    """Return a text as batches of sequences (tokens, next tokens), both (B, T) int64 of bytes; `context` is T.
 
-    `context` is T. The fractions are shares of the text: its start is the training part, its end the test part. Tokens
-    of a part that do not fill a sequence are dropped.
+    The fractions are shares of the text: its start is the training part, its end the test part. Tokens of a part that
+    do not fill a sequence are dropped.
     """
     shares = {"val_fraction": val_fraction, "test_fraction": test_fraction}
     _check_settings(context, batch_size, shares)

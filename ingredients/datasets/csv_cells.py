@@ -164,10 +164,7 @@ def in_plain_notation(column: pandas.Series, csv: Mapping[str, Any]) -> pandas.S
 
 
 def notation_advice(column: pandas.Series, csv: Mapping[str, Any], share: float) -> str | None:
-    """Return the arguments that make a column of text numeric, such as `data.csv.decimal=,`.
-
-    At least `share` of its cells must then be numbers. Arguments that `csv` sets already are not suggested.
-    """
+    """Return the arguments of `read_csv` that make at least `share` of a text column numbers, such as `decimal`."""
     present = column.dropna()
     if not len(present) or "thousands" in csv:
         return None
@@ -215,10 +212,7 @@ def _encoding_advice(path: Path, csv: Mapping[str, Any], columns: Collection[str
 
 
 def read_cells(path: Path, na_values: Collection[str] = (), csv: Mapping[str, Any] = {}) -> pandas.DataFrame:
-    """Read a CSV file with a header as text, with NaN for missing values and for `na_values`.
-
-    Column names are str. The error for an unreadable file names the argument that it seems to need.
-    """
+    """Read a CSV file as text, NaN where missing; an error names the argument that an unreadable file needs."""
     options = {"dtype": str, "keep_default_na": False, "na_values": ["", *na_values], **_read_arguments(csv, path)}
     try:
         frame = _read(path, options, csv)

@@ -40,11 +40,7 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 
 def read_csv(path: Path, settings: SourceSettings) -> Source:
-    """Read a CSV file with a header into memory, with the `TableColumns` that encoded its columns.
-
-    A trained model's columns are put in its order and encoded as in training. Without `needs_targets`, targets and
-    weights may be missing.
-    """
+    """Read a CSV file with its `TableColumns`; a trained model's columns are put in its order and encoding."""
     cells = _without_index(read_cells(path, _na_values(settings), settings.csv), settings.trained, path)
     frame = typed(cells, _text_columns(settings), settings.csv)
     frame, split_values = _split_values(frame, cells, settings, path)
@@ -224,10 +220,7 @@ def _targets(
 
 
 def _labels(cells: pandas.Series, classes: Sequence[str], path: Path, *, needs_targets: bool) -> np.ndarray:
-    """Return labels (rows,) as objects, NaN if missing: the name of a class, or the number in a cell.
-
-    The other cells of the column do not change how a cell is read.
-    """
+    """Return labels (rows,), NaN if missing: the class, or the number, whatever the other cells of the column."""
     import pandas
 
     def label(text: str) -> Any:
@@ -240,10 +233,7 @@ def _labels(cells: pandas.Series, classes: Sequence[str], path: Path, *, needs_t
 
 
 def read_targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs_targets: bool) -> np.ndarray:
-    """Return the target columns of a table as (rows,) for one column, else (rows, columns).
-
-    The values are numbers, text, or objects if text is missing in some rows.
-    """
+    """Return targets (rows,) of one column, else (rows, columns): numbers, text, or objects if text is missing."""
     for name in names:
         if frame[name].dtype.kind not in "biuf":
             refuse_strays(frame[name].astype(str).where(frame[name].notna()), "data.target", "leave them out")

@@ -103,10 +103,7 @@ SAMPLERS = {"sequential": _sequential, "weighted": _weighted, "balanced": _balan
 
 
 def shuffled(num_samples: int, count: int, seed: int, epoch: int) -> Tensor:
-    """Return shuffled positions (count,) int64, in several rounds if `count` exceeds `num_samples`.
-
-    Every sample occurs equally often, give or take one.
-    """
+    """Return shuffled positions (count,) int64; beyond `num_samples` in rounds, each sample equally often."""
     rounds = [
         torch.randperm(num_samples, generator=torch_stream(seed, "shuffle", epoch, *([number] if number else [])))
         for number in range(-(-count // num_samples) if num_samples else 0)
@@ -127,10 +124,7 @@ def drawn(weights: np.ndarray, count: int, seed: int) -> Order:
 
 
 def _by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
-    """Return an order that reads files one after the other, themselves shuffled, with a shuffle buffer.
-
-    `shards` (samples,) is the number of each sample's file.
-    """
+    """Return an order file by file, themselves shuffled, with a shuffle buffer; `shards` (samples,) are numbers."""
     by_file = [np.flatnonzero(shards == shard) for shard in np.unique(shards)]
 
     def order(epoch: int) -> Tensor:
@@ -150,11 +144,7 @@ def _by_shard(shards: np.ndarray, count: int, buffer: int, seed: int) -> Order:
 
 
 def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Order:
-    """Return a shuffled order whose batches hold samples of similar lengths.
-
-    Samples are shuffled and sorted within blocks of batches; then the batches are shuffled. A smaller last batch stays
-    last.
-    """
+    """Return a shuffled order of batches of similar lengths, sorted within blocks; a smaller one stays last."""
     measured = torch.from_numpy(lengths)
 
     def order(epoch: int) -> Tensor:
@@ -170,12 +160,7 @@ def by_length(lengths: np.ndarray, count: int, batch_size: int, seed: int) -> Or
 
 
 class TrainPart(Sequence):
-    """The training part as a user's sampler gets it: samples by their positions.
-
-    Attributes:
-        targets: Targets of the training part (N, ...); empty for samples of any structure.
-        lengths: Lengths of its samples (N,), or None.
-    """
+    """The training part for a user's sampler: samples, targets (N, ...) if known, and lengths (N,) or None."""
 
     def __init__(self, inputs: Any, indices: np.ndarray, targets: np.ndarray, lengths: np.ndarray | None) -> None:
         self._inputs = inputs
@@ -203,10 +188,7 @@ def sampler_class(name: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def _own_order(name: str, options: Mapping[str, Any], part: TrainPart, seed: int) -> Order:
-    """Return the order of a user's sampler, built each epoch with global generators seeded by (seed, epoch).
-
-    Its first argument is the training part. It must yield positions, and the same number in every epoch.
-    """
+    """Return the order of a user's sampler, built with generators of (seed, epoch); it must keep its length."""
     cls = sampler_class(name, options)
 
     def positions(epoch: int) -> Tensor:
@@ -436,8 +418,8 @@ def _rows(chosen: Tensor, part: Tensor) -> Tensor:
 def finisher(by: Preparation, inputs: torch.dtype, targets: torch.dtype, device: torch.device) -> Finish | None:
     """Return a function that makes batches on the device ready for a model; None if they are ready.
 
-    Bytes become normalised float32, those of images after scaling to 0 to 1; int16 labels become int64. The operations
-    are those of `preparation`, in the same order, so the results have the same bits.
+    Bytes become normalised float32, images after scaling to 0 to 1; int16 labels become int64. The results have the
+    same bits as those of `preparation`.
     """
     is_bytes, is_short = inputs == torch.uint8, targets == torch.int16
     if not is_bytes and not is_short:

@@ -60,14 +60,10 @@ def from_code(name: str, settings: SourceSettings) -> Source:
 
 
 class Items:
-    """A user's map-style dataset with items converted to (array of `dtype`, target).
+    """A user's map-style dataset with items converted to (array of `dtype`, target), int64 or float32.
 
-    Args:
-        dtype: Type of the inputs: `int64` for integers, or `float32`: large integers and 64-bit floats are float64
-            until they are normalised.
-
-    Attributes:
-        exact_digest: SHA-256 of the content with float64 inputs if float32 would lose digits of them, else None.
+    Large integers and 64-bit floats stay float64 until they are normalised. `exact_digest` is the SHA-256 with them if
+    float32 would lose digits, else None.
     """
 
     exact_digest: str | None = None
@@ -118,10 +114,9 @@ def from_factory(
 ) -> Source:
     """Return the result of a factory as a source: arrays, datasets or streams, or a dict of them by part.
 
-    Arrays, and datasets of pairs (numbers, target), become inputs and targets. Everything else becomes samples of any
-    structure, and so do these if there is a collate function or the task is `custom`. `target`, `weights` and
-    `split_column` are keys of samples that are dicts; the last two may also be attributes of the dataset with all
-    values.
+    Pairs (numbers, target) become inputs and targets; anything else, or with a collate function or the task `custom`,
+    becomes samples of any structure. `target`, `weights` and `split_column` are keys of samples that are dicts; the
+    last two may also be attributes of the dataset.
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made

@@ -79,11 +79,7 @@ class TableColumns:
         verbatim: bool = False,
         na_values: tuple[str, ...] = GAPS_OF_PANDAS,
     ) -> TableColumns:
-        """Return the encoding for the columns of a frame.
-
-        Warns of columns that look like ids, and of categories that hardly any two rows share. `categorical=auto`
-        selects all text columns; `chosen` means that the config selects the columns by name.
-        """
+        """Return the encoding for a frame; `auto` selects text columns. Warns of ids, and of categories of one row."""
         columns = tuple(frame.columns)
         names = _categorical(frame, categorical, where)
         filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]
@@ -124,8 +120,7 @@ class TableColumns:
     ) -> np.ndarray:
         """Encode the columns of a frame, in any order, as (rows, features); float64 if float32 would round numbers.
 
-        `strict` rejects unknown one-hot values; otherwise they are logged and all their inputs are 0. Unknown codes are
-        always 0.
+        `strict` rejects unknown one-hot values; otherwise they are logged, and 0 as unknown codes always are.
         """
         for name in self.columns:
             if name not in self.categories and frame[name].dtype.kind not in "biuf":
@@ -373,10 +368,7 @@ class Preparation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Preparation:
-        """Return the preparation that `state_dict` described.
-
-        A state of another version may have unknown entries, which are ignored; `TypeError` if one is missing.
-        """
+        """Return a preparation from `state_dict`; ignore unknown entries, raise TypeError if one is missing."""
         names = {field.name for field in dataclasses.fields(cls)}
         entries = {name: value for name, value in state.items() if name in names}
         arrays = {

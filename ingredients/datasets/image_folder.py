@@ -170,10 +170,7 @@ def image_files(folder: Path) -> list[Path]:
 
 
 def read_image_folder(path: Path, settings: SourceSettings) -> Source:
-    """Read a folder with one folder of images per class; see `ImageFolder`. Images are decoded on demand.
-
-    A trained model determines size and channels, and without `needs_targets` images need no class.
-    """
+    """Read a folder of images per class; a trained model determines size and channels. See `ImageFolder`."""
     if not path.is_dir():
         raise DataError(f"data.path: {path} is a file, expected a folder with one folder of images per class")
     trained, size, channels, known_classes = settings.trained, settings.image_size, None, None
@@ -196,21 +193,12 @@ def read_image_folder(path: Path, settings: SourceSettings) -> Source:
 class ImageFolder:
     """A map-style dataset of `root/CLASS/*.png`, or `root/{train,val,test}/CLASS/*.png`, decoded when read.
 
-    Items are (image, label): float32 (channels, height, width) from 0 to 1, and an int, -1 without classes.
+    Items are (image, label): float32 (channels, height, width) from 0 to 1, and an int, -1 without classes. Images keep
+    their size if `image_size` is None, and are read in grey if all are. With `known_classes`, images outside of folders
+    of these classes have no class.
 
-    Args:
-        image_size: Height and width to resize images to, pixels; None keeps their size.
-        channels: 1 for grey, 3 for colour; None reads in grey if all images are grey.
-        known_classes: If given, images need no class: they have none if some lie outside of folders, or no folder is
-            named like one of these classes.
-
-    Attributes:
-        files: The images, in order.
-        names: Their paths below the root.
-        classes: Names of the classes; None without classes.
-        targets: Labels (images,); None without classes.
-        part: Code of each image's part; None without folders for parts.
-        are_bytes: Whether all images have at most 8 bits a channel, so that `bytes_at` can be called.
+    `names` are the paths of `files` below the root. `classes` and `targets` (images,) are None without classes, `part`
+    (the code of each image's part) without folders for parts. `are_bytes` allows calls of `bytes_at`.
     """
 
     def __init__(

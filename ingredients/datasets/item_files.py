@@ -34,16 +34,10 @@ _IMAGES = ("jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pg
 
 
 class Rows:
-    """The rows of a table as a map-style dataset of dicts by column, or of pairs (input, target).
+    """The rows of a `datasets.Dataset` or `pyarrow.Table` as dicts by column, or pairs of the only one and the target.
 
-    Args:
-        table: A `datasets.Dataset` or a `pyarrow.Table`.
-        weights: The column of sampling weights, which becomes an attribute of that name.
-        is_pair: Whether items are pairs of the only column and the target.
-
-    Attributes:
-        targets: Values of the target column, if they are integers or text.
-        classes: Names of the classes, if the table has them.
+    The column of `weights` becomes an attribute. `targets` are known if they are integers or text, `classes` if the
+    table names them.
     """
 
     def __init__(
@@ -92,10 +86,9 @@ def _read_file(file: Path) -> Any:
 
 
 def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
-    """Read a Hugging Face dataset from a folder, or `huggingface:NAME` without a path.
+    """Read a Hugging Face dataset from a folder (`save_to_disk`, or what `load_dataset` reads), or `huggingface:NAME`.
 
-    The folder comes from `save_to_disk`, or `load_dataset` reads it. `settings.options` are arguments of
-    `datasets.load_dataset`. Numeric inputs are kept in memory; otherwise the source is a dataset of rows, or streams.
+    Numeric inputs are kept in memory; otherwise the source is a dataset of rows, or streams.
     """
     name = settings.name.partition(":")[2]
     label = f"data.name={settings.name}"
@@ -216,18 +209,10 @@ def _as_array(value: Any) -> Any:
 
 
 class TarShards:
-    """A map-style dataset of the samples in tar files.
+    """A map-style dataset of the samples in uncompressed tar files: dicts by file ending, or tuples of some `fields`.
 
-    Items are dicts of decoded members by file ending, and of `__key__`, their common name; or tuples of chosen fields.
-
-    Args:
-        files: Uncompressed tar files.
-        fields: Endings of the members to read as tuples; None reads all members as dicts.
-
-    Attributes:
-        shards: Index into `files` for each sample, int64 (samples,).
-        targets: Content of the `.cls` members, if every sample has one.
-        fingerprint: SHA-256 of the names and sizes of all members, and of the labels.
+    The dicts have a `__key__`, the common name of the members. `shards` (samples,) int64 are indices into `files`,
+    `targets` the `.cls` members if every sample has one; `fingerprint` covers names and sizes of members, and labels.
     """
 
     def __init__(self, files: Sequence[Path], fields: Sequence[str] | None = None) -> None:
@@ -292,11 +277,10 @@ def _samples_of(file: Path) -> list[tuple[str, dict[str, tuple[int, int]]]]:
 
 
 def decode(ending: str, content: bytes) -> Any:
-    """Decode a member by the last part of its file ending, such as `jpg`, without executing code.
+    """Decode a member by the last part of its file ending, without executing code; ValueError or OSError if invalid.
 
-    `cls`, `id` and `index` give an int, `txt` a str, `npy` an array, `json` its value, images a uint8 array (height,
-    width, 3), or (height, width) if grey, unknown endings the bytes. Raises `ValueError` or `OSError` for invalid
-    content.
+    `cls`, `id` and `index` give an int, `txt` a str, `npy` an array, `json` its value, images uint8 (height, width, 3),
+    or (height, width) if grey, unknown endings the bytes.
     """
     kind = ending.rpartition(".")[2]
     readers: dict[str, Callable[[bytes], Any]] = {
@@ -322,10 +306,7 @@ def _image(content: bytes) -> np.ndarray:
 
 
 def read_tar(path: Path, settings: SourceSettings) -> Source:
-    """Read a tar file, or all tar files below a folder; samples are read on demand, each with its shard.
-
-    `train`, `val` and `test` in file names are parts. `settings.columns` are the endings of the members to read.
-    """
+    """Read tar files, with `train`, `val` and `test` in their names as parts; `columns` are endings of members."""
     parts = sorted(files_by_part(path, "*.tar", "tar").items(), key=lambda part: part[0] or 0)
     shards = {code: TarShards(files, as_list(settings.columns)) for code, files in parts}
     return from_factory(by_name(shards), f"data.path={path}", **settings.for_items)

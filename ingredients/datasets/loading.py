@@ -119,11 +119,7 @@ def _keys(epoch: int, start: int, chunks: Sequence[Tensor | Sequence[int]], rank
 
 
 def _leave_signals_to_the_trainer(worker: int) -> None:
-    """Let a worker ignore Ctrl-C and signals to all processes, until the trainer stops it.
-
-    The loader itself ends a hanging worker with SIGTERM. As `torchrun` and schedulers send SIGTERM to all processes,
-    workers of ranks obey only their parent's.
-    """
+    """Ignore Ctrl-C and signals to all processes in a worker, which the trainer (a rank: its parent) stops."""
     if current().size > 1 and hasattr(signal, "sigwaitinfo"):
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         threading.Thread(target=_obey_the_parent, args=(os.getppid(),), daemon=True).start()
@@ -140,10 +136,7 @@ def _obey_the_parent(parent: int) -> None:
 
 
 class _EpochSampler(Sampler):
-    """Yields the keys of batches, which tell persistent workers the epoch.
-
-    It has no reference to the batches: in a reference cycle, each worker of a loader takes 5 seconds to end.
-    """
+    """Yields keys of batches; it must not refer to them, or each worker of a loader takes 5 s to end."""
 
     def __init__(self) -> None:
         self.keys: Iterator[Key] = iter(())
@@ -182,11 +175,7 @@ class _ItemByItem:
 
 
 class EpochOf:
-    """The epoch last passed to map-style datasets with a method `set_epoch`; all splits of the data share it.
-
-    Args:
-        seed: Seed of the stream `set_epoch`, which a dataset may draw from, equally in each process.
-    """
+    """The epoch last passed to `set_epoch` of datasets; all splits share it, and `seed` is of that stream."""
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self._datasets = list(_with_epochs(dataset))
@@ -248,10 +237,7 @@ class SplitDataset:
         return np.stack(list(map(self.prepared.preparation.scaled, items)))
 
     def finisher(self, device: torch.device) -> Callable[[Any], Any]:
-        """Return a function that makes a batch on `device` ready for a model.
-
-        Bytes (B, H, W, C) become normalised float32 (B, C, H, W); other inputs are ready.
-        """
+        """Return what makes a batch ready on `device`: bytes (B, H, W, C) become normalised float32 (B, C, H, W)."""
         is_array = isinstance(self.prepared.inputs, np.ndarray)
         is_bytes = self._reads_bytes or (is_array and self.prepared.inputs.dtype == np.uint8)
         inputs = torch.uint8 if is_bytes else torch.float32
@@ -308,11 +294,7 @@ class StreamBatches(LoaderBatches):
 
 @dataclasses.dataclass(eq=False)
 class StreamSplit:
-    """One split of a stream, read in batches by their keys; reading backwards restarts the stream.
-
-    Args:
-        buffer: Samples to shuffle among; 0 keeps the order of the stream.
-    """
+    """A split of a stream in batches by keys, shuffled in a `buffer` (0: none); reading backwards restarts it."""
 
     stream: Stream
     collate: Collate | None

@@ -87,10 +87,7 @@ class Prepared:
 
 
 def fingerprint(source: Source, *, exact_inputs: bool = False, exact_targets: bool = False) -> str:
-    """Return the SHA-256 of a source's inputs and targets (types, shapes, values), or its own `digest`.
-
-    Bytes count as the floats that they become. The flags say which parts are normalised in float64, not float32.
-    """
+    """Return the SHA-256 of inputs and targets as trained on, or the source's `digest`; exact ones are float64."""
     content = _content(source, exact=exact_inputs)
     # Before 0.3, all regression targets were rounded to float32 before they were normalised.
     return hashlib.sha256(f"{content} exact targets".encode()).hexdigest() if exact_targets else content
@@ -130,8 +127,8 @@ def prepare(
 ) -> Prepared:
     """Check, split and normalise a source to train on it.
 
-    `strict=False` accepts missing values and data of a single class, to inspect them. `earlier` are fingerprints of
-    trainings to resume or repeat, whose data earlier versions may have rounded to float32.
+    `strict=False` accepts missing values and a single class, to inspect them. `earlier` are fingerprints of trainings
+    to resume or repeat, whose data earlier versions may have rounded to float32.
     """
     split = split or Split.of(config, seed)
     where = f"data.name={config['name']}"
@@ -251,11 +248,10 @@ def _input_moments(
 def prepare_alike(
     source: Source, trained: Preparation, config: Mapping[str, Any], seed: int, *, needs_targets: bool = True
 ) -> Prepared:
-    """Prepare a source like the training data of a model, to test the model on it; nothing is fitted.
+    """Prepare a source like the training data of a model, to test the model on it: all in `test`; nothing is fitted.
 
-    The data that the model was trained on are split as in training, and `config.part` selects the part. Other data are
-    used whole, or that part of them if they are split already. The columns may be in any order. The selected samples
-    are in `test`; `train` and `val` are empty.
+    Data that the model was trained on are split as in training, and `config.part` selects the part. Other data are used
+    whole, or that part of them if they are split already.
     """
     where = f"data.path={config['path']}" if config["path"] else f"data.name={config['name']}"
     if isinstance(source.inputs, Streams):

@@ -113,10 +113,7 @@ class Source:
 def from_arrays(
     parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None]], where: str, dtype: str = "float32"
 ) -> Source:
-    """Join (part, inputs, targets) triples into one source with inputs (samples, *shape), images channels first.
-
-    Part None leaves the split to the lab. If one triple has no targets, the source has none.
-    """
+    """Join (part, inputs, targets) triples; part None leaves the split to the lab. Images have channels first."""
     _check_parts(parts, where)
     codes, all_inputs, all_targets = zip(*parts, strict=True)
     sizes = [len(inputs) for inputs in all_inputs]
@@ -141,8 +138,8 @@ def _check_parts(parts: Sequence[tuple[int | None, np.ndarray, np.ndarray | None
 def as_samples(inputs: np.ndarray, where: str, dtype: str = "float32") -> np.ndarray:
     """Convert inputs (samples, ...) to `dtype`, with images as (samples, channels, height, width).
 
-    uint8 of 3 dimensions, or of 4 with 1, 3 or 4 channels last, are images. For `float32`, bytes stay bytes (see
-    `as_floats`), and numbers that float32 would round stay float64 until they are normalised.
+    uint8 of 3 dimensions, or of 4 with 1, 3 or 4 channels last, are images. For `float32`, bytes stay bytes, and
+    numbers that float32 would round stay float64 until they are normalised.
     """
     if inputs.dtype.kind not in "biuf":
         raise DataError(f"{where}: got inputs of type {inputs.dtype}, expected numbers; encode text as numbers first")
@@ -174,14 +171,12 @@ Moments = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def statistics(inputs: Any, train: np.ndarray, *, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Compute mean and standard deviation of the training inputs: per channel of images, else per feature.
+    """Compute mean and standard deviation of the training inputs, per channel of images, else per feature.
 
-    `inputs` are an array (samples, *shape) or a dataset, whose `moments(indices)` is used if it has one. The results
-    are float32 (float64 if `exact`) and broadcast with one input.
-
-    NaN and infinite values are left out. A constant gets the deviation 1; it is detected exactly, because sums of one
-    float32 value are exact in float64 up to 2**29 samples. Blocks are merged as in Chan, Golub, LeVeque (1979),
-    http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
+    `inputs` are (samples, *shape) or a dataset, which may have `moments(indices)`. The results are float32 (float64 if
+    `exact`) and broadcast with one input. NaN and infinity are left out. A constant gets the deviation 1, found
+    exactly, because float64 sums of one float32 value are exact up to 2**29 samples. Blocks are merged as in Chan,
+    Golub, LeVeque (1979), http://i.stanford.edu/pub/cstr/reports/cs/tr/79/773/CS-TR-79-773.pdf
     """
     dtype = np.float64 if exact else np.float32
     mean, std = _mean_and_std(_merged(_moments(inputs, train, dtype)))
@@ -339,10 +334,7 @@ class _ByteSubset(Subset):
 
 
 def subset(dataset: Any, indices: np.ndarray) -> Any:
-    """Return the items of a map-style dataset at some indices, by its `rows_at(indices)` if it has one.
-
-    The result has the same abilities, such as `ByteImages`.
-    """
+    """Return some items of a dataset, by its `rows_at(indices)` if it has one, with the same abilities."""
     if hasattr(dataset, "rows_at"):
         return dataset.rows_at(indices)
     return (_ByteSubset if isinstance(dataset, ByteImages) else Subset)(dataset, indices)

@@ -71,10 +71,7 @@ def exact_floats(values: np.ndarray) -> np.ndarray:
 
 
 def warn_of_merged(values: np.ndarray, where: str, *, of_whole: bool = True) -> None:
-    """Warn of distinct numbers that become the same float32: only integers, such as ids, or, if not `of_whole`, all.
-
-    float32 has 24 bits for integers.
-    """
+    """Warn of distinct numbers that become one float32: of integers such as ids, or, if not `of_whole`, of all."""
     values = values[np.isfinite(values)]
     is_whole = np.abs(values).max(initial=0) > EXACT and not (values % 1).any()
     if of_whole and not is_whole:

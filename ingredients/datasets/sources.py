@@ -73,8 +73,8 @@ _MAX_COUNTED = 1_000_000
 def _read_npz(path: Path, settings: SourceSettings) -> Source:
     """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
 
-    `settings.weights` names an array of sampling weights (samples,), of the training part if there are parts. Without
-    `needs_targets`, `x` or `x_test` may stand alone.
+    `settings.weights` names weights (samples,) of all or the training part. To predict, `x` or `x_test` may stand
+    alone.
     """
     arrays = _load_arrays(path)
     source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
@@ -138,8 +138,7 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
 def _read_idx(path: Path, settings: SourceSettings) -> Source:
     """Read images (samples, 1, height, width) and labels in MNIST's IDX format: http://yann.lecun.com/exdb/mnist.
 
-    `path` is a folder with files such as `train-images-idx3-ubyte`, gzipped or not, or one of its files. The file names
-    may define the parts.
+    `path` is a folder with files such as `train-images-idx3-ubyte`, gzipped or not, or a file; names may define parts.
     """
     folder = path if path.is_dir() else path.parent
     parts = []
@@ -182,13 +181,7 @@ def _read_idx_array(path: Path) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class FileKind:
-    """A kind of file that data come from.
-
-    Attributes:
-        read: Reads a path with `SourceSettings`; the path may be None for `text` alone.
-        settings: The settings that it reads, besides `data.name`; others are rejected.
-        suffixes: File endings that select this kind, also compressed, as in `.csv.gz`.
-    """
+    """A kind of file by `suffixes`, also compressed: what reads it, and which settings besides `data.name` apply."""
 
     read: Callable[[Any, SourceSettings], Source]
     settings: tuple[str, ...]
@@ -214,9 +207,7 @@ _READ = {name: kind.settings for name, kind in FILES.items()} | {
 
 
 def kind_of(path: str | None) -> str:
-    """Return the `data.name` for a file or folder, by its ending or content.
-
-    Without a path or for an unknown ending it is `digits`; for a folder without known files, `image_folder`.
+    """Return the `data.name` for a path: of its ending or content, `image_folder` for a folder, otherwise `digits`.
 
     >>> kind_of("configs/iris.csv")
     'csv'
@@ -307,10 +298,7 @@ def _check_path(name: str, path: str | None) -> None:
 
 @functools.cache
 def read_bundled(name: str) -> Source:
-    """Read a bundled dataset, once per process, so that later and forked runs need not parse it again.
-
-    All callers share the result; use `load_source` for a copy.
-    """
+    """Read a bundled dataset, once per process and its forks; callers that change it use `load_source`."""
     if name == "digits":
         images, labels = read_digits()
         return Source((images / 16).astype(np.float32)[:, None], labels, tuple(map(str, range(10))))
@@ -322,10 +310,9 @@ def read_bundled(name: str) -> Source:
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return images (1797, 8, 8) of handwritten digits, grey values from 0 to 16, and their labels (1797,).
+    """Return grey images (1797, 8, 8) of digits, from 0 to 16, and labels (1797,), from scikit-learn's files.
 
-    Source: https://archive.ics.uci.edu/dataset/80, from scikit-learn's files. Its own `load_digits` takes a second to
-    import, a fifth of a short training run.
+    Its own `load_digits` takes a second to import. Source: https://archive.ics.uci.edu/dataset/80
     """
     package = importlib.util.find_spec("sklearn")
     folders = package.submodule_search_locations if package is not None else None
@@ -392,10 +379,7 @@ def _describe_inputs(prepared: Prepared, index: np.ndarray) -> dict[str, Any]:
 
 
 def survey(name: str, path: str, csv: Mapping[str, Any] = {}) -> list[list[Any]] | None:
-    """Describe a file, or the files in a folder, without preparing the data, as the rows of a table and its header.
-
-    The rows are the columns of a csv, the arrays of npz and idx files, or the folders of images; None for other kinds.
-    """
+    """Describe columns of a csv, arrays, or folders of images as rows and a header; None for other kinds."""
     where = find_file(Path(path).expanduser())
     if name == "image_folder" and where.is_dir():
         return [["folder", "images", "sizes"], *_of_folders(where)]

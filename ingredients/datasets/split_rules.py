@@ -47,12 +47,10 @@ class Fold:
 
 @dataclasses.dataclass(frozen=True)
 class SplitRule:
-    """The rule of `data.split`.
+    """The rule of `data.split`: `group` keeps samples with one value together, `time` puts later ones into later parts.
 
-    Attributes:
-        kind: `group` keeps samples with the same value together; `time` puts later ones into later parts.
-        column: Column, array, key or attribute with the values, or a pattern in the names of files.
-        format: Format of the times, as `strptime` takes it; None for numbers and ISO 8601.
+    `column` is a column, array, key or attribute, or a pattern in names of files; `format` is that of times, as
+    `strptime` takes it, None for numbers and ISO 8601.
     """
 
     text: str
@@ -72,10 +70,7 @@ class SplitRule:
         return cls(text, cast(Any, kind), name, format)
 
     def codes(self, values: np.ndarray | None, count: int) -> np.ndarray:
-        """Return the groups or times of samples as numbers from 0, int64 (samples,); later times have higher ones.
-
-        `values` is None if the data have no such column.
-        """
+        """Return groups or times as numbers from 0, int64 (samples,), later times higher; None has no values."""
         if values is None or values.shape != (count,):
             shape = "no such values" if values is None else f"values of shape {values.shape}"
             raise DataError(
@@ -143,20 +138,14 @@ RANDOM = SplitRule("random", "random")
 
 
 def default_test_fraction(split: str, fold: str | None) -> float:
-    """Return the default of `data.test_fraction`: the share of a fold; 0.15 without folds.
-
-    Folds by time leave the oldest of `count` + 1 blocks to train on.
-    """
+    """Return the default of `data.test_fraction`: 0.15, or a fold; those by time keep one more block to train on."""
     if (parsed := Fold.parse(fold)) is None:
         return 0.15
     return 1 / (parsed.count + (SplitRule.parse(split).kind == "time"))
 
 
 def values_in_names(names: Sequence[str], rule: SplitRule, *, strict: bool) -> np.ndarray | None:
-    """Return what the rule's pattern, its column, matches in file names: the first group, else the whole match.
-
-    If a name does not match, `strict` raises; otherwise the result is None.
-    """
+    """Return what the rule's pattern matches in file names: its group or whole; None, or raise if `strict`."""
     if rule.column is None:
         return None
     try:
@@ -256,10 +245,9 @@ def _dealt(
     """Assign groups to bins so that every bin gets about its share of the samples, and of every class.
 
     `codes` and `labels` are the group and class of each sample, and the result is its bin, all (samples,). The first
-    bin gets at least `num_first` groups, the others at least one.
-
-    Each group goes to the bin that lacks its samples most. Of several random orders of the groups, the best counts. All
-    arithmetic is on integers, so every machine gets the same bins.
+    bin gets at least `num_first` groups, the others at least one. Each group goes to the bin that lacks its samples
+    most. Of several random orders of the groups, the best counts. All arithmetic is on integers: every machine gets the
+    same.
     """
     groups, codes = np.unique(codes, return_inverse=True)
     classes, labels = np.unique(labels, return_inverse=True)

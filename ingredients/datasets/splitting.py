@@ -39,8 +39,8 @@ def by_name(parts: Mapping[int | None, Any]) -> Any:
 def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[Path]]:
     """Return the sorted files of a folder, searched recursively, or a single file, by the code of their part.
 
-    A part is a folder `train`, `val` or `test`, or the first word of a file's name, as in `train-0.tar`. The code is
-    None if no file belongs to a part; `DataError` if only some do.
+    A part is a folder `train`, `val` or `test`, or the first word of a name (`train-0.tar`): all files have one, or
+    none.
     """
     files = [path] if path.is_file() else sorted(path.rglob(pattern))
     if not files:
@@ -98,8 +98,7 @@ class Split:
     def of(cls, config: Mapping[str, Any], seed: int) -> Split:
         """Return the split that a config of the data ingredient describes; earlier versions have no `split` and `fold`.
 
-        `config.split_seed` replaces `seed`. Folds use split seed 0 by default, so that those of runs with different
-        seeds fit together.
+        Folds use split seed 0 by default, so that those of runs with different seeds fit together.
         """
         config = {"split": "random", "fold": None, **config}
         split_seed = config["split_seed"]
@@ -113,10 +112,7 @@ class Split:
         return self.seed if self.fold is None else self.split_seed
 
     def differing(self, config: Mapping[str, Any]) -> list[str]:
-        """Return the settings that differ in `config`, as `ingredient.name=value` with the values of this split.
-
-        `config` may also be the fields of another split. A `split_seed` of None does not differ.
-        """
+        """Return `ingredient.name=value` of this split where `config`, or fields of another split, differs."""
         names = [name for name in _SETTINGS if name in config and config[name] != getattr(self, name)]
         if config.get("split_seed") not in (None, self.split_seed):
             names.append("split_seed")
@@ -167,11 +163,7 @@ class Split:
     def indices(
         self, targets: np.ndarray, part: np.ndarray | None, task: str, values: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """Return the sample indices of each part; see `split`.
-
-        Only the task `classification` is stratified. `values` are groups or times, see `SplitRule.codes`; None for a
-        random split.
-        """
+        """Return the indices of each part, stratified for `classification`; `values` are groups or times, or None."""
         rule, stratify = SplitRule.parse(self.split), self.stratify and task == "classification"
         codes = None if rule.kind == "random" else rule.codes(values, len(targets))
         fractions, fold = (self.val_fraction, self.test_fraction), Fold.parse(self.fold)

@@ -68,10 +68,7 @@ def is_dataset(made: Any) -> bool:
 
 
 def array_structure(made: Any, where: str) -> ArrayStructure | None:
-    """Return dicts and tuples of arrays as samples; None for any other object.
-
-    64-bit floats become float32, the type of models.
-    """
+    """Return dicts and tuples of arrays as samples, in float32 for 64-bit floats; None for any other object."""
     if not isinstance(made, Mapping | tuple | list) or not _has_only_arrays(made):
         return None
     arrays = _map_arrays(made, _as_array)
@@ -180,10 +177,7 @@ def _read_facts(dataset: Any, target: str | None, weights: str | None, split_col
 
 
 def weights_of(datasets: Sequence[Any], name: str | None) -> np.ndarray | None:
-    """Return the numbers in an attribute of datasets, such as sampling weights, joined as float64 (samples,).
-
-    None if a dataset lacks the attribute or has another number of values.
-    """
+    """Return numbers in an attribute of datasets, float64 (samples,); None if one lacks it, or some of them."""
     values = [np.asarray(getattr(dataset, name, ()) if name else (), np.float64) for dataset in datasets]
     fits = all(each.shape == (len(dataset),) for each, dataset in zip(values, datasets, strict=True))
     return np.concatenate(values) if name and fits else None
@@ -316,12 +310,9 @@ def _joined_or_none(arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 @dataclasses.dataclass(frozen=True)
 class Stream:
-    """A part of the data as a stream, or as a map-style dataset next to one.
+    """A part of the data as a stream, or a map-style dataset next to one, and the length of its epoch if known.
 
-    Attributes:
-        samples: Can be iterated for each epoch. It may yield functions without arguments that make a sample; those of
-            skipped samples are not called.
-        length: Samples in an epoch; None if unknown.
+    `samples` may yield functions without arguments that make a sample; those of skipped samples are not called.
     """
 
     samples: Any
@@ -339,10 +330,7 @@ class Streams:
         return sum(part.length or 0 for part in self.parts.values())
 
     def ready(self, epoch_samples: int | None, where: str) -> Streams:
-        """Return the streams with known lengths; unknown ones of val and test are counted.
-
-        `epoch_samples` is the length of a training epoch; None uses that of the stream.
-        """
+        """Return streams with known lengths: val and test are counted, `epoch_samples` is that of training."""
         parts = {code: self._with_length(code, part, epoch_samples, where) for code, part in self.parts.items()}
         return dataclasses.replace(self, parts=parts)
 
@@ -371,10 +359,7 @@ def is_stream(made: Any) -> bool:
 
 
 def streams_of(parts: Mapping[int | None, Any], where: str) -> Streams:
-    """Return parts as streams; a single part, with the code None, becomes the training part.
-
-    Raises `DataError` if a stream can be read only once.
-    """
+    """Return parts as streams, a single one as training part; reject one that can be read only once."""
     total = hashlib.sha256(where.encode())
     streams = {}
     for code, samples in parts.items():

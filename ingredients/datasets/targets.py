@@ -37,7 +37,6 @@ def resolve_task(source: Source, task: Task, num_classes: int | None) -> tuple[s
 
     Text, bools and ints are classes, floats are numbers to regress, a matrix of zeros and ones is multilabel, and an
     array of ints per sample, such as (height, width), is a segmentation. Structured samples have the task `custom`.
-    Targets are not normalised, and as exact as in the source.
     """
     if source.is_structured:
         return "custom", *_free_labels(source)

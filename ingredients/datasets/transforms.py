@@ -36,8 +36,8 @@ _MIXING = ("mixup", "cutmix")
 def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int, rotate: float) -> Tensor:
     """Flip, shift and rotate each image (B, C, H, W) of a floating-point batch at random.
 
-    `crop` is the padding with zeros on each side, pixels, before cropping to the original size; `rotate` is the largest
-    angle, degrees either way. The CPU generator's number of draws depends on the batch's shape alone.
+    `crop` is the padding in pixels before cropping to the original size; `rotate` is the largest angle, degrees. The
+    number of draws from the CPU generator depends on the shape alone.
     """
     count = len(images)
     if flip:
@@ -52,10 +52,7 @@ def augment(images: Tensor, generator: torch.Generator, *, flip: bool, crop: int
 
 
 def shifted(images: Tensor, offsets: Tensor, crop: int, size: tuple[int, int] | None = None) -> Tensor:
-    """Pad each image (B, C, H, W) with `crop` pixels of zeros, and crop it to `size`, by default (H, W).
-
-    `offsets` (B, 2) are rows and columns of the top left corners in the padded images, integers on the CPU.
-    """
+    """Pad images (B, C, H, W) with `crop` zeros, and crop them to `size` at `offsets` (B, 2), integers on the CPU."""
     count, (height, width) = len(images), size or images.shape[-2:]
     padded = functional.pad(images, (crop, crop, crop, crop))
     offsets = sent(offsets, images.device)
@@ -77,14 +74,7 @@ def _rotate(images: Tensor, angles: Tensor) -> Tensor:
 
 @dataclasses.dataclass
 class Context:
-    """The context of a transform, besides the batch.
-
-    Attributes:
-        generator: CPU generator, seeded for the batch.
-        mean, std: Mean and deviation that normalised the images, (C, 1, 1) on their device, or None.
-        task: The task of the data.
-        num_classes: Number of classes.
-    """
+    """A transform's CPU generator, seeded per batch, and the data's task and deviation (C, 1, 1), None if unknown."""
 
     generator: torch.Generator
     mean: Tensor | None = None
@@ -131,8 +121,8 @@ def random_resized_crop(
 ) -> Pair:
     """Crop a random part of the image and resize it to height and width `size`, bilinear without antialiasing.
 
-    Source: Szegedy et al., https://arxiv.org/abs/1409.4842. A crop that would be larger than the image ends at its
-    border. `scale` is the range of the share of the area, `ratio` that of width to height of the crop.
+    `scale` is the range of the share of the area, `ratio` that of width to height. A crop ends at the border. Source:
+    Szegedy et al., https://arxiv.org/abs/1409.4842
     """
     images = batch[0]
     height, width = images.shape[-2:]
@@ -162,10 +152,7 @@ def flip(batch: Pair, context: Context, p: float = 0.5) -> Pair:
 def color_jitter(
     batch: Pair, context: Context, brightness: float = 0.0, contrast: float = 0.0, saturation: float = 0.0
 ) -> Pair:
-    """Change brightness, contrast and saturation, in that order, by random factors.
-
-    Each setting is the half-width of the factor's range around 1.
-    """
+    """Change brightness, contrast and saturation, in that order, by random factors of 1 plus or minus each."""
     images = batch[0]
     draws = sent(torch.rand(3, len(images), 1, 1, 1, generator=context.generator), images.device) * 2 - 1
     pixels = images if context.mean is None or context.std is None else images * context.std + context.mean
@@ -178,20 +165,14 @@ def color_jitter(
 
 
 def mixup(batch: Pair, context: Context, alpha: float = 0.2) -> Pair:
-    """Mix each image and its target with another, with a weight drawn from Beta(alpha, alpha).
-
-    Classes become probabilities (B, K). Source: Zhang et al., https://arxiv.org/abs/1710.09412
-    """
+    """Mix images and targets by a weight of Beta(alpha, alpha), classes as (B, K) (arxiv.org/abs/1710.09412)."""
     images, targets = batch[0], _soft(batch[1], context)
     share, others = _mixing(batch, context, alpha)
     return images * share + images[others] * (1 - share), targets * share + targets[others] * (1 - share)
 
 
 def cutmix(batch: Pair, context: Context, alpha: float = 1.0) -> Pair:
-    """Replace a rectangle of each image by that of another, and mix their targets by its share of the area.
-
-    Classes become probabilities (B, K). Source: Yun et al., https://arxiv.org/abs/1905.04899
-    """
+    """Replace a rectangle of each image, mix targets by its area, classes (B, K) (arxiv.org/abs/1905.04899)."""
     images, targets = batch[0], _soft(batch[1], context)
     share, others = _mixing(batch, context, alpha)
     height, width = images.shape[-2:]
@@ -231,8 +212,7 @@ class Pipeline:
 def parse(entries: Sequence[Any]) -> list[tuple[str, Callable[..., Pair], dict[str, Any], bool]]:
     """Look up `data.transforms`: name, function, options, and whether it applies to validation and test.
 
-    `v2.NAME` is a class of `torchvision.transforms.v2`. The option `val` also transforms validation and test, as
-    `resize` and `center_crop` do by default.
+    `v2.NAME` is a class of `torchvision.transforms.v2`. The option `val` also transforms the others, as `resize` does.
     """
     transforms = []
     for entry in entries:

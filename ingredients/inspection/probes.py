@@ -52,9 +52,8 @@ def matching(model: nn.Module, globs: Sequence[str]) -> dict[str, nn.Module]:
 class Probe:
     """Keeps the inputs, outputs and gradients of modules while it is attached, and summarises them.
 
-    If a module is called several times in a step, such as with several micro-batches, the last call counts. Hooks on
-    the returned tensors see gradients, because hooks on modules would forbid changing these tensors in place. Calls
-    without gradients, as in a validation, are not recorded.
+    Of several calls in a step, the last counts; calls without gradients do not. Hooks on the returned tensors see
+    gradients, because hooks on modules would forbid changing these in place.
     """
 
     def __init__(self, model: nn.Module, modules: Mapping[str, nn.Module], what: Sequence[str]) -> None:
@@ -120,10 +119,7 @@ class Probe:
         return look
 
     def before_step(self, parameters: set[int] | None = None) -> None:
-        """Keep weights and gradient norms before an optimizer step, to measure how far it moves the weights.
-
-        `parameters` are the ids of those that the optimizer changes; None for all.
-        """
+        """Keep weights and gradient norms before a step that changes the `parameters` of these ids (None: all)."""
         for key, parameter in self._parameters():
             if parameter.grad is not None and (parameters is None or id(parameter) in parameters):
                 self._grad_norms[key] = parameter.grad.norm().float()
@@ -135,10 +131,7 @@ class Probe:
                 yield (name, own), parameter
 
     def figures(self, scale: float = 1.0) -> dict[str, float]:
-        """Return the statistics by `MODULE/NAME`, such as `head/output_mean`; docs/inspection.md lists them.
-
-        Waits for the device once. `scale` is the loss scale of float16, which gradients of outputs are divided by.
-        """
+        """Return statistics by `MODULE/NAME`, waiting for the device once; `scale` is the loss scale of float16."""
         figures: dict[str, Tensor] = {}
         if "inputs" in self._what:
             figures |= _of_tensors("input", self._inputs)
@@ -169,11 +162,7 @@ class Probe:
         return figures
 
     def histograms(self, scale: float = 1.0) -> dict[str, Tensor]:
-        """Return the values for histograms by `MODULE/NAME`, on the CPU: of outputs, their gradients and parameters.
-
-        At most 65,536 evenly spaced values of each tensor; empty unless histograms were asked for. `scale` is the loss
-        scale of float16, which gradients of outputs are divided by.
-        """
+        """Return at most 65,536 evenly spaced values by `MODULE/NAME`, on the CPU; empty without histograms."""
         if "histograms" not in self._what:
             return {}
         histograms = {f"{name}/output": tensor for name, tensor in self.outputs.items()}
@@ -189,10 +178,7 @@ class Probe:
 
 
 def feature_maps(maps: Tensor) -> Tensor:
-    """Return the first 16 feature maps (C, H, W) of one sample side by side as one image, on the CPU.
-
-    Each map is scaled to the range from 0 to 1, with white lines between maps.
-    """
+    """Return the first 16 feature maps (C, H, W) of a sample as one image, each scaled from 0 to 1."""
     maps = maps[:_MOST_MAPS].float().nan_to_num().cpu()
     low, high = maps.amin((1, 2), keepdim=True), maps.amax((1, 2), keepdim=True)
     maps = nn.functional.pad((maps - low) / (high - low).clamp_min(1e-12), (0, 1, 0, 1), value=1.0)
@@ -245,10 +231,7 @@ class Seen:
 
 
 def look(model: nn.Module, loss: Any, batch: tuple[Tensor, Tensor], globs: Sequence[str] = ()) -> list[Seen]:
-    """Run a training-mode forward and backward pass on a batch, and return observations of modules, in order.
-
-    The model's gradients are cleared. Without `globs`, all leaf modules are observed.
-    """
+    """Pass a batch forward and backward in training mode, clear gradients, and return observations in order."""
     modules = matching(model, globs or ["*"])
     if not globs:
         modules = {name: module for name, module in modules.items() if not any(module.children())}
@@ -312,10 +295,10 @@ def summarize(model: nn.Module, input_shape: Sequence[int], dtype: torch.dtype |
     """Run one sample of zeros through a model, and summarise its layers for `model.summary`.
 
     The totals are `parameters`, `trainable`, `operations`, `parameter_bytes` (with buffers) and `output_bytes`.
-    `layers` has a row for each module that is a leaf, or has parameters or operations besides those of its children:
-    name, type, output shape without the batch, parameters (shared ones once), operations and output bytes. Operations
-    are floating-point operations of one forward sample, as `torch.utils.flop_counter` counts them (a multiply and an
-    add are two). Output bytes are those of leaf modules, roughly what training keeps for the backward pass.
+    `layers` has a row for each module that is a leaf, or has parameters or operations of its own: name, type, output
+    shape without the batch, parameters (shared ones once), operations and output bytes. Operations are those of one
+    forward sample, as `torch.utils.flop_counter` counts them (a multiply and an add are two). Output bytes are those of
+    leaf modules, roughly what training keeps for the backward pass.
     """
     shapes: dict[str, list[int]] = {}
     sizes: dict[str, int] = {}

@@ -112,10 +112,7 @@ class StepProfile:
         return Profiled(max(self._steps, 1), dict(self._seconds), operations[:_MOST_OPERATIONS])
 
     def write_trace(self, path: Path) -> None:
-        """Write the trace of the profiled steps, for chrome://tracing or Perfetto; gzipped if it ends in `.gz`.
-
-        Call `end` first.
-        """
+        """Write the profiled steps for chrome://tracing or Perfetto, gzipped for `.gz`; call `end` first."""
         self._trace.export_chrome_trace(str(path))
 
     def close(self) -> None:
@@ -232,9 +229,7 @@ def _time(
 
 
 def unaligned_layers(model: nn.Module) -> list[dict[str, Any]]:
-    """Return linear and convolutional layers whose sizes are not multiples of 8, which 16-bit tensor cores need.
-
-    Each has `name`, `type` and `sizes`, the sizes by argument.
+    """Return name, type and sizes of layers whose sizes are no multiples of 8, which 16-bit tensor cores need.
 
     Source: https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication/
     """

@@ -68,13 +68,7 @@ _OF_MEMORY = (
 
 @dataclasses.dataclass(frozen=True)
 class LrRange:
-    """Losses by learning rate.
-
-    Attributes:
-        rates: Learning rates tried, rising.
-        losses: The smoothed loss at each.
-        diverged: Whether the loss diverged at the last one.
-    """
+    """Smoothed losses by rising learning rates, and whether the loss `diverged` at the last one."""
 
     rates: Sequence[float]
     losses: Sequence[float]
@@ -108,9 +102,8 @@ def try_rates(
 ) -> LrRange:
     """Train for one pass while the learning rate rises, then restore model, optimizer and random streams.
 
-    A pass of fewer than 100 steps is repeated up to that number, and one of more than 1000 ends there. Groups of the
-    optimizer keep the ratios of their rates; the rate of the first group counts. Returns the smoothed loss by learning
-    rate, up to the rate at which it diverged.
+    A pass of fewer than 100 steps is repeated up to that number, and one of more than 1000 ends there. Groups keep the
+    ratios of their rates; that of the first group counts.
     """
     if recomputes_loss(optimizer):
         raise OptimizerError(
@@ -166,10 +159,7 @@ def step(
 
 @contextlib.contextmanager
 def unchanged(model: nn.Module, loss: Loss, optimizer: torch.optim.Optimizer, amp: MixedPrecision) -> Iterator[None]:
-    """Restore weights, statistics, modes, optimizer, precision and global random streams after the block.
-
-    The optimizer's gradients are cleared.
-    """
+    """Restore weights, modes, optimizer, precision and random streams after the block, and clear gradients."""
     parts: tuple[Any, ...] = (model, loss.module, optimizer, amp)
     kept, streams = [copy.deepcopy(part.state_dict()) for part in parts], global_states()
     try:
@@ -234,11 +224,7 @@ class BatchSizes:
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest size up to `most` that fits, assuming all smaller ones do; 0 if none does.
-
-    Doubles until a size does not fit, then bisects to 1 part in 16, or exactly below 16: the free memory of a device
-    varies by more.
-    """
+    """Return the largest size that fits up to `most`, to 1 part in 16 as free memory varies, assuming smaller do."""
     good, bad = 0, most + 1
     size = 1
     while size <= most and fits(size):
@@ -255,8 +241,7 @@ def largest_batch(
 ) -> BatchSizes:
     """Find the largest batch for which a training step fits into the memory of a CUDA device, with all trials.
 
-    It has at most all training samples. Model, optimizer and random streams are restored afterwards. Sizes are those of
-    micro-batches.
+    It has at most all training samples. Model, optimizer and random streams are restored. Sizes are of micro-batches.
     """
     device = amp.device
     if device.type != "cuda":
@@ -343,8 +328,5 @@ def batch_of(batches: Batches, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
-    """Return whether an error means that the device has no memory left: torch's own, or one of cuBLAS or cuDNN.
-
-    These allocate their own workspaces. If cuDNN finds no room for one, its message is that it has no engine.
-    """
+    """Return whether a device has no memory left, as torch, cuBLAS and cuDNN (which finds no engine) say it."""
     return isinstance(error, torch.OutOfMemoryError) or any(mark in str(error) for mark in _OF_MEMORY)

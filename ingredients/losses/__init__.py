@@ -148,10 +148,7 @@ class Loss:
 
 
 def build_losses(parts: Mapping[str, Any], data: Data, device: torch.device | str) -> Loss:
-    """Build the weighted sum of several losses.
-
-    `parts` are mappings with `name`, `weight` (1 by default), `options` and `class_weights`, by name in the log.
-    """
+    """Build the weighted sum of losses: mappings with `name`, `weight`, `options`, `class_weights`, by log name."""
     losses, weights = {}, {}
     for name, part in parts.items():
         _check_part(name, part)
@@ -214,8 +211,8 @@ def build_loss(
 ) -> Loss:
     """Build a loss: one of `LOSSES`, a dotted path to a class, or None for the default of the task.
 
-    Lists in `options` become tensors where the class takes tensors; `class_weights` are None, `balanced`, or a weight
-    per class.
+    Lists in `options` become tensors where the class takes them; `class_weights` are None, `balanced`, or a weight per
+    class.
     """
     name = _DEFAULTS.get(data.task) if name is None else name
     if name is None:
@@ -310,10 +307,7 @@ def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, n
 
 
 def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
-    """Check with the first training batch, in evaluation mode, that model, loss and data fit together.
-
-    Raises `LossError` if the loss rejects the outputs, would broadcast them, or is not a finite scalar.
-    """
+    """Check model, loss and data on a batch: a LossError if the loss rejects or broadcasts outputs, or diverges."""
     inputs, targets = _first_batch(data)
     try:
         with torch.no_grad(), uncompiled(model), evaluating(model, loss.module):

@@ -25,9 +25,8 @@ _HELD_BACK, _MOST_NUMBERS = 50, 2**24
 class Measures:
     """Metrics over a pass through data: of probabilities and targets, or of values in their own unit.
 
-    Args:
-        held_back: Number of batches to measure at once; None for 1 on the CPU and 50 elsewhere, because many metrics
-            synchronise with the device in each update.
+    They are updated on `held_back` batches at once, by default 1 on the CPU and 50 elsewhere: many synchronise each
+    time.
     """
 
     def __init__(
@@ -139,10 +138,7 @@ class Measures:
 
 
 def build_measures(use: Mapping[str, Any], loss: Any, classes: tuple[str, ...], device: torch.device | str) -> Measures:
-    """Build the metrics of `metrics.use`, whose keys are the names in the log.
-
-    The values are classes of torchmetrics or `package.module:Class`, or mappings with a `name` and arguments.
-    """
+    """Build `metrics.use`: classes of torchmetrics or `package.module:Class`, or mappings with arguments, by name."""
     metrics = {name: _build(name, entry, loss).to(device) for name, entry in use.items()}
     return Measures(metrics, loss, classes)
 

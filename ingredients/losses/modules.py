@@ -70,10 +70,8 @@ def normalizer(module: nn.Module, averaging: Averaging, targets: Tensor) -> Tens
 def measured_averaging(module: nn.Module, kind: str, num_outputs: int, num_targets: int) -> Averaging:
     """Measure the reduction of a loss, by comparing its value on a batch with those on two parts of the batch.
 
-    If no reduction explains the value, as for losses that compare samples, or the loss rejects synthetic numbers, its
-    attributes decide, see `averaging_of`. The loss is on the CPU; a copy of it is called. Synthetic outputs are between
-    0 and 1, valid as scores and as probabilities. `num_targets` is the number of classes, labels or values of a sample;
-    0 if unknown.
+    If none explains the value, or the loss rejects synthetic numbers, its attributes decide, see `averaging_of`. A copy
+    of the loss is called with outputs between 0 and 1. `num_targets` is 0 if unknown.
     """
     stated = averaging_of(module, kind)
     if num_targets == 0:
@@ -158,13 +156,9 @@ class BinaryCrossEntropy(nn.BCEWithLogitsLoss):
 class BinaryFocalLoss(nn.Module):
     """Focal loss for labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K) -> scalar.
 
-    The mean of -alpha_t (1 - p_t)^gamma log p_t, where p_t is the probability of the true label, and alpha_t is alpha
-    for a 1 and 1 - alpha for a 0. Source: Lin et al., https://arxiv.org/abs/1708.02002
-
-    Args:
-        gamma: Focusing strength, at least 0.
-        alpha: Weight of the ones, from 0 to 1; None weights ones and zeros equally.
-        reduction: `mean` over samples and labels, or `sum`.
+    The mean or `sum` of -alpha_t (1 - p_t)^gamma log p_t, where p_t is the probability of the true label, and alpha_t
+    is alpha for a 1 and 1 - alpha for a 0; None weights both equally. Source: Lin et al.,
+    https://arxiv.org/abs/1708.02002
     """
 
     def __init__(self, gamma: float = 2.0, alpha: float | None = None, reduction: str = "mean") -> None:
@@ -207,13 +201,7 @@ class WeightedLosses(nn.Module):
 
 @dataclasses.dataclass(frozen=True)
 class KnownLoss:
-    """A loss of `loss.name`.
-
-    Attributes:
-        tasks: The tasks that it fits.
-        tensors: Names of its options that are tensors.
-        is_binary: Whether a two-class classifier has a single output with it.
-    """
+    """A loss of `loss.name`: its tasks, options that are `tensors`, and whether two classes have one output."""
 
     make: type[nn.Module]
     tasks: tuple[str, ...]

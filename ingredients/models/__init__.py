@@ -1,7 +1,4 @@
-"""Models without Sacred: networks, building, initialisation, weights.
-
-from sacristan.ingredients.models import make_feature_extractor
-"""
+"""Models without Sacred: networks, building, initialisation, weights."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def build_model(
     """Build a model on the CPU, its parameters drawn from the stream `init` of `seed`.
 
     `name` is one of `NETWORKS`, `torchvision:NAME`, or a dotted path. A user's class gets `input_shape`, `num_outputs`
-    and `preparation` (None if unknown) if it takes them. `dtype` is that of the inputs; None for float32.
+    and `preparation` if it takes them. `dtype` is that of the inputs; None for float32.
     """
     with global_stream(seed, "init"):
         if name in NETWORKS:
@@ -101,10 +101,7 @@ def build_model(
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
-    """Reject an unknown model, or options that it does not take, before data are loaded.
-
-    Options of a user's class are checked when it is built.
-    """
+    """Reject an unknown model or option before data are loaded; options of a user's class are checked later."""
     if name in NETWORKS:
         check_options(NETWORKS[name], options, "model.options", {"input_shape": (), "num_outputs": 0})
     elif is_dotted_path(name):
@@ -145,13 +142,7 @@ def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_output
 
 @dataclasses.dataclass(frozen=True)
 class _InitRule:
-    """The initialisation of the layers that match a glob.
-
-    Attributes:
-        draw: Initialises a tensor in place; None leaves it as built.
-        forget_bias: Bias of the forget gates of LSTMs.
-        linear_only: Whether it applies to linear and convolution layers only.
-    """
+    """The initialisation of layers that match a glob; without `draw` they stay as built."""
 
     match: str
     draw: Callable[[Tensor], Any] | None
@@ -363,11 +354,7 @@ def check_rename(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], str]]:
 
 
 def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict[str, Any]:
-    r"""Rename the entries of a state dict by rules, one after the other, as `re.sub` does.
-
-    `to` may refer to groups of `match` as `\1`. Raises `ModelError` if a rule matches no name, or two entries get the
-    same one.
-    """
+    r"""Rename entries as `re.sub` does; raise ModelError if a rule matches no name, or two get the same one."""
     names = {name: name for name in state}
     for pattern, text in check_rename(rules):
         if not any(map(pattern.search, names.values())):
@@ -386,10 +373,7 @@ def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict
 
 
 def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: bool, source: str) -> WeightsReport:
-    """Load a state dict into a model, compiled or not, and return a report; rejected weights leave it unchanged.
-
-    Without `strict`, tensors that differ in name or shape stay as initialised; at least one must fit.
-    """
+    """Load a state dict, or leave the model unchanged; if not `strict`, one tensor at least must fit."""
     theirs, mine = plain_names(state), plain_state_dict(model)
     report = WeightsReport.of(theirs, mine)
     if strict and not report.is_exact:

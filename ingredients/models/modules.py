@@ -79,10 +79,7 @@ def load_plain_state_dict(module: nn.Module, state: Mapping[str, Any], *, strict
 
 @contextlib.contextmanager
 def evaluating(*roots: nn.Module) -> Iterator[None]:
-    """Put modules in evaluation mode inside the block, then restore the mode of each, and of each module in them.
-
-    Frozen layers, which are in evaluation mode during training, stay in it.
-    """
+    """Put modules in evaluation mode inside the block, then restore the mode of each module in them."""
     modes = [(module, module.training) for root in roots for module in root.modules()]
     for root in roots:
         root.eval()
@@ -94,19 +91,13 @@ def evaluating(*roots: nn.Module) -> Iterator[None]:
 
 
 def switching(optimizers: Iterable[Any]) -> list[Any]:
-    """Return the optimizers with methods `train` and `eval`, which switch between two sets of weights.
-
-    Source: Defazio et al., The Road Less Scheduled, https://arxiv.org/abs/2405.15682
-    """
+    """Return the optimizers that switch between two sets of weights, as in https://arxiv.org/abs/2405.15682."""
     return [each for each in optimizers if all(callable(getattr(each, name, None)) for name in ("train", "eval"))]
 
 
 @contextlib.contextmanager
 def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
-    """Give a model its evaluation weights inside the block, then its training weights again, bit for bit.
-
-    The optimizers are in training mode; only `switching` ones change anything.
-    """
+    """Give a model the evaluation weights of `switching` optimizers in the block, then bit for bit its own again."""
     modal = switching(optimizers)
     weights = [weight for each in modal for group in each.param_groups for weight in group["params"]]
     with torch.no_grad():
@@ -124,14 +115,10 @@ def evaluation_weights(optimizers: Iterable[Any]) -> Iterator[None]:
 
 
 def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
-    """Return the layers of a model that have parameters, in order of registration, with the names of the parameters.
+    """Return the layers that have parameters, in order of registration, with the names of the parameters.
 
     The model, chains (`nn.Sequential`, `nn.ModuleList`) and modules that contain a `nn.ModuleList` consist of layers;
-    every other module is one layer. Parameters outside of layers, such as positions, belong to the first.
-
-    Example:
-        network = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 2))
-        assert [name for name, _ in layers_of(network)] == ["0", "2"]
+    every other module is one. Parameters outside of layers, such as positions, belong to the first.
     """
     layers: list[tuple[str, list[str]]] = []
     beside: list[str] = []
@@ -172,16 +159,9 @@ def _new_names(prefix: str, module: nn.Module, seen: set[int], *, recurse: bool)
 
 
 class FeatureExtractor(nn.Module):
-    """A model that returns the outputs of some of its layers by name.
+    """A model that returns the outputs of some of its layers, by the names in `layers`.
 
     The model is shared, not copied, and features have gradients. Its layers have hooks only during a call.
-
-    Args:
-        layers: Names of the features by the dotted names of layers.
-
-    Example:
-        features = make_feature_extractor(network, {"head": "scores"})
-        scores = features(torch.zeros(8, *batches.input_shape))["scores"]
     """
 
     def __init__(self, model: nn.Module, layers: Mapping[str, str]) -> None:
@@ -190,10 +170,7 @@ class FeatureExtractor(nn.Module):
         self._layers = dict(layers)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Call the model and return the features by name, in the order of `layers`.
-
-        A layer that is called several times gives its last output; one that is not called raises `ModelError`.
-        """
+        """Return the features, of a layer called several times the last; one that is not called raises ModelError."""
         outputs: dict[str, Any] = {}
         named = {plain_name(name): module for name, module in self.model.named_modules()}
         with contextlib.ExitStack() as stack:
@@ -237,11 +214,7 @@ def is_held_in_eval(module: nn.Module) -> bool:
 
 
 def sync_batch_norms(module: nn.Module) -> nn.Module:
-    """Synchronise the batch normalisation of a module over all ranks, except frozen layers.
-
-    Layers are replaced in place and keep their parameters and buffers. Returns the module, or its replacement if it is
-    a normalisation layer itself.
-    """
+    """Synchronise batch normalisation over ranks in place, except in frozen layers; return the new module."""
     if isinstance(module, _BatchNorm):
         if is_held_in_eval(module):
             return module

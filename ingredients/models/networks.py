@@ -88,10 +88,7 @@ class MLP(_Chain):
 
 
 class ResidualBlock(nn.Module):
-    """Two 3x3 convolutions with BatchNorm and a shortcut: (B, C, H, W) -> (B, D, H / stride, W / stride).
-
-    Source: He et al., Deep Residual Learning for Image Recognition, https://arxiv.org/abs/1512.03385
-    """
+    """Two 3x3 convolutions with BatchNorm and shortcut: (B, C, H, W) -> (B, D, H / stride, W / stride)."""
 
     def __init__(self, channels: int, width: int, stride: int, activation: str) -> None:
         super().__init__()
@@ -159,10 +156,7 @@ class CNN(_Chain):
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention: (B, N, D) -> (B, N, D).
-
-    Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
-    """
+    """Multi-head self-attention: (B, N, D) -> (B, N, D)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -254,10 +248,7 @@ NETWORKS = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
 
 class CausalAttention(nn.Module):
-    """Multi-head self-attention to earlier tokens only: (B, T, D) -> (B, T, D).
-
-    Source: Vaswani et al., Attention Is All You Need, https://arxiv.org/abs/1706.03762
-    """
+    """Multi-head self-attention to earlier tokens only: (B, T, D) -> (B, T, D)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

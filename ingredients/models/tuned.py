@@ -1,7 +1,4 @@
-"""Settings that change the memory and speed of a model, but not what it computes: `tune`.
-
-Names of modules, parameters and states stay the same.
-"""
+"""Settings that change memory and speed of a model, but not its results and names: `tune`."""
 
 from __future__ import annotations
 
@@ -34,12 +31,11 @@ def tune(
     compile: str | None = None,
     compile_options: Mapping[str, Any] = {},
 ) -> None:
-    """Reduce the memory of a model, or speed it up, in place.
+    """Reduce the memory of a model, or speed it up, in place; a deep copy is tuned as well, but not compiled.
 
-    A deep copy is tuned as well, but not compiled. The outermost matches of `gradient_checkpointing` keep only their
-    inputs for the backward pass and recompute the rest there, with the same random numbers and buffers (Chen et al.
-    2016, https://arxiv.org/abs/1604.06174). Each shape of a batch is compiled separately, unless the options set
-    `dynamic`, so that results do not depend on earlier shapes.
+    The outermost matches of `gradient_checkpointing` recompute all but their inputs in the backward pass, with the same
+    random numbers (Chen et al. 2016, https://arxiv.org/abs/1604.06174). Each shape of a batch is compiled separately,
+    unless the options set `dynamic`, so that results do not depend on earlier shapes.
     """
     if gradient_checkpointing and compile is not None and compile_options.get("backend") == "eager":
         raise ModelError(
@@ -135,8 +131,8 @@ def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _overruns_buffers(module: nn.Conv2d) -> bool:
     """Return True for convolutions that corrupt memory on CPUs with AVX2 if their inputs are channels-last.
 
-    These are strided 1x1 convolutions whose input channels are not a multiple of 8: in their backward pass, oneDNN (in
-    PyTorch 2.13) writes past the end of a buffer.
+    In the backward pass of strided 1x1 ones, oneDNN (in PyTorch 2.13) writes past the end of a buffer, unless the input
+    channels are a multiple of 8.
     """
     is_pointwise = module.kernel_size == (1, 1) and module.stride != (1, 1)
     return is_pointwise and module.in_channels // module.groups % 8 != 0
@@ -147,10 +143,7 @@ def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def cast(model: nn.Module, dtype: str) -> tuple[int, int]:
-    """Cast the weights of a trained model to `dtype` in place; it still takes and returns float32.
-
-    Returns the bytes of its parameters and buffers before and after.
-    """
+    """Cast weights in place; the model still takes and returns float32. Return its bytes before and after."""
     kind = getattr(torch, dtype)
     before = _num_bytes(model)
     model.to(kind)

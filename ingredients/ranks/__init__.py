@@ -64,16 +64,10 @@ _TAIL_BYTES, _QUOTED = 2**18, 4
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """The processes of one launch, and the rank of this one.
+    """The processes of one launch, and the rank of this one, from 0, also on its node.
 
-    Attributes:
-        rank: Number of this process, from 0.
-        local_rank: Number of this process on its node.
-        local_size: Number of processes on its node.
-        launch: Name of the launch, the same after a restart of its processes; empty for a single process.
-        restarts: How often the launcher has restarted its processes.
-        node: Number that the processes of a node have in common.
-        meeting: Where tasks of `srun` meet, `host:port`; empty where torch reads that from the environment.
+    `launch` is the same after a restart of its processes; empty for a single process. The processes of a node have the
+    number `node` in common. Tasks of `srun` meet at `meeting`; empty where torch reads that from the environment.
     """
 
     rank: int = 0
@@ -196,10 +190,7 @@ class Notices:
         self._notices.set(name, json.dumps(value))
 
     def take(self, name: str, timeout_s: float | None = None) -> Any:
-        """Wait for a notice, and return it; without `timeout_s`, for as long as all ranks live.
-
-        Raises `RankError` if a rank has ended meanwhile, or the time is up.
-        """
+        """Wait for a notice, while all ranks live and up to `timeout_s`; then raise RankError."""
         until = None if timeout_s is None else time.monotonic() + timeout_s
         looked = time.monotonic()
         while not self._check(name):
@@ -239,8 +230,7 @@ class Notices:
     def watch(self) -> None:
         """Watch in a thread whether another rank has failed: the store may end with rank 0.
 
-        The thread ends before Python does. A thread that is inside torch when Python ends aborts the process (SIGABRT,
-        `terminate called without an active exception`).
+        The thread ends before Python does: one inside torch at that time aborts the process (SIGABRT).
         """
         atexit.register(self._stop_watching)
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
@@ -259,10 +249,7 @@ class Notices:
                 _abort_collectives()
 
     def check(self) -> None:
-        """Raise the error of a rank that is known to have failed, without a query.
-
-        A signal is no error here: all ranks know of it after the same step, and save their state.
-        """
+        """Raise the error of a failed rank that is known by now; all ranks act on a signal after the same step."""
         if self._known is not None and self._known.status == "FAILED":
             raise self._known
 
@@ -285,11 +272,7 @@ class Notices:
         return any(self._read(f"{what}/{rank}") for what in ("knows", "end")) or self._is_gone(rank)
 
     def ended(self) -> RankError | None:
-        """Return the error of a rank that has failed, or is gone without a notice; None if there is none.
-
-        Only ranks of the same node can see that a process is gone. Ranks that ended normally, or because of another
-        one, do not count.
-        """
+        """Return the error of a rank that failed or, on this node, is gone without a notice; None if there is none."""
         if self._known is not None:
             return self._known
         for rank in self._others():
@@ -379,10 +362,7 @@ class Notices:
 
 
 def _abort_collectives() -> None:
-    """Abort the collectives of NCCL, which would wait for a rank that is gone until the timeout.
-
-    An aborted collective returns as if it were done, with undefined results; see `Notices.check`.
-    """
+    """Abort NCCL's collectives, which wait for a rank that is gone; results are undefined, see `Notices.check`."""
     import torch.distributed as dist
 
     if dist.is_initialized() and dist.group.WORLD is not None and "nccl" in dist.get_backend_config():

@@ -27,13 +27,9 @@ _OF_CONNECTION = ("gloo", "NCCL", "c10d", "ProcessGroup", "TCPStore", "Connectio
 
 
 class Ranks:
-    """The ranks of a training, one of which is this process.
+    """The ranks of a training, one of which is this process; all call the methods, except `share`, in the same order.
 
-    All ranks call the methods, except `share`, in the same order.
-
-    Args:
-        notices: Their messages beside the training; None for a single process.
-        group: The process group of torch for objects and signals, which takes tensors on the CPU; None for the default.
+    `notices` are None for a single process. `group` is for objects and signals, which are tensors on the CPU.
     """
 
     def __init__(
@@ -131,8 +127,7 @@ class Ranks:
     def poll(self, number: int) -> int:
         """Return the greatest number that ranks passed to the last call, and begin to exchange those of this call.
 
-        No rank waits, and all get the same number after the same step; 0 means none. Raises `RankError` if another rank
-        has failed, as exchanges with it are no longer reliable.
+        No rank waits, and all get the same number after the same step. Raises `RankError` if another rank has failed.
         """
         if self._notices is not None:
             self._notices.check()
@@ -182,10 +177,10 @@ def current() -> Ranks:
 
 
 def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
-    """Join the other ranks, which all call this; `current` returns them from now on.
+    """Join the other ranks, which all call this; `current` returns them from now on. RankError after `timeout_s`.
 
-    Raises `RankError` if a rank does not arrive within `timeout_s`. A process that ends without `leave`, or is
-    interrupted in here, leaves when Python ends: torch's threads must have ended by then, or they abort the process.
+    A process that ends without `leave`, or is interrupted in here, leaves when Python ends, or torch's threads would
+    abort it.
     """
     global _current
     import torch.distributed as dist
@@ -223,11 +218,7 @@ def backend_of(name: str) -> str:
 
 
 def leave(*, well: bool) -> None:
-    """Leave the other ranks; `well` means that this rank has ended normally.
-
-    Otherwise connections of NCCL stay open until the process ends, because closing them would wait for a rank that is
-    gone.
-    """
+    """Leave the other ranks; connections of NCCL are closed only if all is `well`: closing them would wait."""
     global _current
     if _current is ALONE:
         return
@@ -246,8 +237,5 @@ def _leave_at_exit(pid: int) -> None:
 
 
 def is_of_connection(error: BaseException) -> bool:
-    """Return whether an error is about the connection to other ranks, so that another rank is to blame.
-
-    Torch raises such errors as RuntimeError; only the message tells them apart.
-    """
+    """Return whether another rank is to blame; torch raises such errors as RuntimeError with a message."""
     return isinstance(error, RuntimeError) and any(mark in str(error) for mark in _OF_CONNECTION)

@@ -276,10 +276,7 @@ def content_path(contents: Path, sha256: str) -> Path:
 
 
 def digest_of(files: Iterable[ArtifactFile]) -> str:
-    """Return the digest that identifies an artifact's content.
-
-    It is the SHA-256 over the names and SHA-256 of all files, sorted by name, in hexadecimal digits.
-    """
+    """Return the SHA-256 over the names and SHA-256 of all files, sorted by name: it identifies the content."""
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.path):
         digest.update(f"{file.path}\0{file.sha256}\0".encode())
@@ -363,8 +360,5 @@ def from_manifest(
 
 
 def is_safe(path: str) -> bool:
-    """Tell whether a file's name stays within the artifact's folder.
-
-    Absolute paths, `.` and `..`, empty parts and null characters are not safe.
-    """
+    """Tell whether a file's name stays within the artifact's folder, on every system."""
     return "\0" not in path and not {"", ".", ".."} & set(path.split("/"))

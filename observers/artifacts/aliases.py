@@ -141,13 +141,8 @@ def next_move(
 ) -> Move:
     """Return the move of an alias after its `last` one to a version, number and digest, or None to remove it.
 
-    Args:
-        was: The version that the alias must name now, such as 6 or `v6`; empty if it must name none; by default any.
-        where: The store, for messages; empty if unknown.
-
-    Raises:
-        ArtifactMovedError: If it names another version than `was`.
-        ArtifactNotFoundError: If an alias that names no version is removed.
+    `was` is the version that the alias must name now, such as 6 or `v6`, empty for none, by default any; if it names
+    another, this raises ArtifactMovedError, and ArtifactNotFoundError if an alias that names none is removed.
     """
     now = None if last is None else last.version
     if was is not None and (expected := _expected(was)) != now:
@@ -217,10 +212,9 @@ def is_same(move: Move, last: Move | None) -> bool:
 
 
 def carried(there: Sequence[Move], here: Sequence[Move], numbers: Mapping[str, int]) -> list[Move] | None:
-    """Return the moves of one alias that a store lacks of those in another; None if both have moved it on their own.
+    """Return the moves of one alias `there` that are missing `here`; None if both have moved it on their own.
 
-    `there` are the moves that it has, and `numbers` its versions by digest. A move is known by time and digest. As long
-    as it lacks the version that the alias names now, it gets none. All are in the order of their numbers.
+    Moves are known by time and digest. If `numbers`, the versions here by digest, lack the current one, there are none.
     """
     known, keys = [_identity(move) for move in there], [_identity(move) for move in here]
     if not here or keys[-1] in known or (there and there[-1].digest == here[-1].digest):

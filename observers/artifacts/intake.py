@@ -88,10 +88,7 @@ class Incoming:
             return False
 
     def take(self, stream: BinaryIO, expected_bytes: int, progress: CopyProgress | None = None) -> tuple[str, int]:
-        """Read a stream, keep its content if that is new, and return its SHA-256 and length.
-
-        A stream longer than `expected_bytes` is not read to its end, because a growing file may have none.
-        """
+        """Keep the content of a stream if it is new; return SHA-256 and length. It is read up to `expected_bytes`."""
         path = self.folder / f"taken-{os.urandom(8).hex()}"
         if expected_bytes >= RESUMED_BYTES:
             path = self._part(stream, expected_bytes)
@@ -154,21 +151,15 @@ def sweep_incoming(root: Path, parts_s: float = ABANDONED_S) -> list[int]:
 
 
 def make_read_only(path: Path) -> None:
-    """Remove all write permissions of a file, so that no program changes a content by mistake.
-
-    Raises OSError for another user's file.
-    """
+    """Remove all write permissions, so that no program changes a content; raise OSError for another user's file."""
     path.chmod(path.stat().st_mode & 0o444)
 
 
 def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]] = ()) -> list[ArtifactFile]:
-    """Read a file, or all files of a folder, and return them sorted by name.
+    """Read a file, or all files of a folder, and return them sorted by name; links within the folder count as files.
 
-    Links to files within the folder count as files. All other links, and anything that is not a file, are rejected.
-
-    Files with name and length in `likely` are hashed before they are copied, because the store probably has them.
-    Raises ArtifactError for a file that is rejected, cannot be read or changes meanwhile, and OSError if the store
-    cannot be written.
+    Files with name and length in `likely` are hashed before they are copied: the store probably has them. Raises
+    ArtifactError for a file that is rejected, cannot be read or changes, OSError if the store cannot be written.
     """
     before = _listing(path)
     home = path if path.is_dir() else path.parent

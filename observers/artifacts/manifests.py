@@ -90,10 +90,7 @@ class Manifests:
         sync_folder(self.home / name)
 
     def latest(self, name: str) -> ArtifactVersion | None:
-        """Return the newest version; None if there is none.
-
-        Raises an error if that version is damaged: an older one is no substitute.
-        """
+        """Return the newest version, or None. If it is damaged, raise: an older one is no substitute."""
         for number in reversed(self.numbers(name)):
             version = self.read(name, number)
             if version is not None:

@@ -354,11 +354,7 @@ def run_folder(run: Any) -> Iterator[Path]:
 
 
 def keep_resource(recording: Recording, filename: str, store: Path, *, copy: bool) -> None:
-    """Keep the content of a file that the run read.
-
-    Without `copy`, a file below the folder of runs is listed where it is; others are always copied. If the store cannot
-    be written, `run.json` lists the file as lost.
-    """
+    """Keep the content of a file that the run read; without `copy`, list one below the folder of runs where it is."""
     try:
         stored = None if copy else path_below(recording.base, Path(filename))
         stored = stored or keep(Path(filename), store, recording.base)
@@ -383,10 +379,7 @@ def keep_artifact(
     *,
     copy: bool,
 ) -> None:
-    """Keep a file that the run made, in the run's folder; without `copy`, list it where it is.
-
-    `name` is also its path in the folder. If it is the file's own name, `file_name` makes it valid.
-    """
+    """Keep a file that the run made, in the run's folder under `name`; without `copy`, list it where it is."""
     file = Path(filename).absolute()
     with recording.lock:
         recording.stay_in_folder()
@@ -417,10 +410,7 @@ def _copy(recording: Recording, name: str, file: Path, target: Path) -> None:
 
 
 def _keep_earlier(recording: Recording, name: str, target: Path, new: Path) -> None:
-    """Keep an artifact whose name another file gets, if the run is delivered to a database.
-
-    As with Sacred, the database has both, and the folder has the last one under the name.
-    """
+    """Keep an artifact whose name another file gets: as with Sacred, a database that gets the run has both."""
     if name not in recording.run.entry["artifacts"] or not (recording.folder / DESTINATION).exists():
         return
     filecmp.clear_cache()

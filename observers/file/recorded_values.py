@@ -89,10 +89,7 @@ def is_form_of(recorded: Any, value: Any) -> bool:
 
 
 def comes_back(value: Any) -> bool:
-    """Tell whether reading back the record of a value makes an equal one of the same types.
-
-    Texts, paths, classes and functions count: their own rules decide what becomes of their names.
-    """
+    """Tell whether a value is read back equal, with the same types; texts, paths, classes and functions count."""
     return _is_same(read_back(json.loads(json.dumps(plain(value)))), value)
 
 

@@ -51,10 +51,7 @@ def recordings_of(uid: str | None) -> list[Recording]:
 
 
 def recording_of(uid: str | None) -> Recording | None:
-    """Return the recording of a run that began first, whose folder has the states of the training.
-
-    None if this process does not record the run, or it has ended.
-    """
+    """Return the recording that began first of a run in this process: its folder has the states of the training."""
     return next(iter(recordings_of(uid)), None)
 
 
@@ -128,11 +125,7 @@ class Recording:
     # ------------------------------------------------------------------ a session begins
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Write what is known when a session begins: sources, config, lease and `run.json`, in this order.
-
-        Classes and functions in the config are recorded by name; other values that JSON cannot hold become text, with a
-        warning.
-        """
+        """Write sources, config, lease and `run.json`, in this order; warn of config values that become text."""
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
             self.provenance.save_sources()
@@ -154,10 +147,7 @@ class Recording:
     # ------------------------------------------------------------------ while a run is active
 
     def heartbeat(self, info: dict[str, Any], captured_out: str, at: datetime, result: Any) -> None:
-        """Write what is new: points, output, info, result, and that the run is alive.
-
-        `captured_out` is all output so far, or empty if it comes in parts.
-        """
+        """Write what is new, and that the run is alive; `captured_out` is all output, or empty if it comes in parts."""
         if self._folder_pace.is_due:
             with self._apart.part("following the folder"), self._folder_pace:
                 self.stay_in_folder()
@@ -189,10 +179,7 @@ class Recording:
         self.journal.write(NOTES, {**(notes if isinstance(notes, dict) else {}), **changes})
 
     def add_output(self, text: str) -> None:
-        """Append captured output; if it cannot be written, retry with the next heartbeat.
-
-        Lone surrogates are replaced by question marks.
-        """
+        """Append captured output, without lone surrogates; if it cannot be written, retry with the next heartbeat."""
         self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
@@ -256,10 +243,7 @@ class Recording:
             self.journal.close()
 
     def add_media(self, entries: Sequence[MediaEntry]) -> None:
-        """Write media in the order of logging, each content before its entry.
-
-        Media that a full disk rejects are retried; those without a content count as lost.
-        """
+        """Write media in order, each content before its entry; retry those that a full disk rejects."""
         for entry in entries:
             self.journal.media.add(entry, entry.time - self.start.timestamp())
 
@@ -269,10 +253,9 @@ class Recording:
             self.run.add_once(key, entry)
 
     def rewind(self, position: Position, step: int | None = None) -> Position:
-        """Remove everything recorded beyond a position, and return the position that the record has now.
+        """Remove everything recorded beyond a position; return the record's, which has less where something was lost.
 
-        That has less where something was lost. `step` is the training's step there, by default one above the greatest
-        step of a metric. Raises ResumeError if the record cannot be written; then this can be repeated.
+        `step` is the training's, by default one above the greatest of a metric. After a ResumeError, repeat this.
         """
         try:
             with self.run.rewinding(next_step(position) if step is None else step):
@@ -384,10 +367,7 @@ class BeginningObserver(Owned):
 
 
 class SacredsInterface(BeginningObserver, FileStorageObserver):
-    """Has the methods and attributes of Sacred's observer, and passes `isinstance`.
-
-    Sacred's constructor is not called: every method of it that does something is overridden.
-    """
+    """Has the methods and attributes of Sacred's observer, all overridden, and passes `isinstance`."""
 
     VERSION = FORMAT
 
@@ -414,10 +394,7 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
         self.keep_artifact(target_name or Path(filename).name, filename)
 
     def save_json(self, obj: Mapping[str, Any], filename: str) -> None:
-        """Write a JSON file into the run's folder; `run.json` is merged into `run_entry`.
-
-        Raises ArtifactError for a name that leads out of the folder, or belongs to another file of the record.
-        """
+        """Write a JSON file into the run's folder, or merge it into `run_entry`; reject other files of the record."""
         if self._is_copy():
             return
         with self._lock:

@@ -126,10 +126,7 @@ class RunFile:
         self.write()
 
     def heartbeat(self, at: datetime, result: Any) -> None:
-        """Note that the run is alive.
-
-        A new result is written at once, a heartbeat alone as often as Sacred's: `LeaseFile` writes all of them.
-        """
+        """Note that the run is alive: at once with a new result, otherwise as often as Sacred does."""
         # Compared as JSON: arrays and other values cannot be compared, or not with ==.
         result = self.odd.plain("result", result)
         # The clock may be set back.
@@ -210,10 +207,7 @@ class RunFile:
 
     @contextlib.contextmanager
     def rewinding(self, step: int) -> Iterator[None]:
-        """Mark the record while a block rewinds it, and count the revision afterwards.
-
-        Raises OSError if the mark cannot be written; then nothing may be rewound.
-        """
+        """Mark the record while a block rewinds it, and count the revision. After an OSError nothing may be rewound."""
         # Written first, so that a delivery knows that what it sent may be gone.
         self.entry["rewinding"] = True
         if not self.write():
@@ -226,11 +220,7 @@ class RunFile:
         self.write()
 
     def end(self, status: str, at: datetime, lost: Mapping[str, int | list[str]], **entries: Any) -> None:
-        """Note how the run ended, for the next `write`, which comes after everything else is written.
-
-        COMPLETED becomes COMPLETED_WITH_LOSS if anything is in `lost`, which has counts or names by their entry of the
-        file.
-        """
+        """Note for the last `write` how the run ended: COMPLETED_WITH_LOSS if counts or names are in `lost`."""
         entries = {name: self.odd.plain(name, value) for name, value in entries.items()}
         lost = {name: amount for name, amount in lost.items() if amount}
         if (lost or any(name in self.entry for name in _LOST_BEFORE)) and status == "COMPLETED":
@@ -252,10 +242,7 @@ class RunFile:
 
 
 def new_entry(beginning: Beginning) -> dict[str, Any]:
-    """Return the `run.json` of a run that starts or is queued; its meta entry gets a uid if it has none.
-
-    The meta entry is not copied, so later additions to it are recorded, too.
-    """
+    """Return the `run.json` of a run that starts or is queued, with its meta entry itself, which gets a uid."""
     meta_info = beginning.meta_info
     meta_info.setdefault("uid", new_uid())
     parent = parent_uid(meta_info)
@@ -318,10 +305,7 @@ class InfoFile:
 
 
 class LeaseFile:
-    """Writes `lease.json` with each heartbeat, which says who writes the record, and that the writer is alive.
-
-    The lock is held if the file system supports locks.
-    """
+    """Writes who writes the record, and that it is alive; holds the lock if the file system supports locks."""
 
     def __init__(
         self, journal: Journal, lock: RecordLock, beat_interval_s: float, *, is_anonymous: bool = False
@@ -345,10 +329,7 @@ class LeaseFile:
         self._due = time.monotonic() + 0.5
 
     def move_to(self, lock: RecordLock) -> None:
-        """Release the lock, and hold that on a new folder, after the old one was deleted.
-
-        The next `write` says whether the new lock is held, which depends on the file system.
-        """
+        """Hold the lock on a new folder, after the old one was deleted; the next `write` says whether it is held."""
         self._lock.release()
         self._lock = lock
 

@@ -190,11 +190,7 @@ def _ordered(form: Any) -> Any:
 
 
 def _simplified(value: Any) -> Any:
-    """Return an array, tensor or table as one that the serializer keeps whole; any other value stays the same.
-
-    The serializer ignores masks, cannot restore objects and structures without dimensions, and drops the texts and
-    time zones of a pandas Series.
-    """
+    """Return an array, tensor or table as one that the serializer keeps whole: with masks, structures, time zones."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(torch, value.detach().cpu())
@@ -292,10 +288,7 @@ class OddEntries:
         self._reported: set[str] = set()
 
     def plain(self, part: str, value: Any, *, num_levels: int = MAX_NOTED_LEVELS) -> Any:
-        """Convert a part of the record; see the function `plain`.
-
-        `part` names it in warnings, such as `config`; empty for all of `run.json`.
-        """
+        """Convert a part of the record, which warnings name; empty for all of `run.json`."""
         odd: dict[str, str] = {}
         converted = plain(value, odd, num_levels=num_levels)
         named = {f"{part}.{name}" if name and part else part or name: reason for name, reason in odd.items()}

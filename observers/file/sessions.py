@@ -79,10 +79,9 @@ class OpenRecord(NamedTuple):
 def new_session(
     beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None
 ) -> OpenRecord:
-    """Create the folder of a new run, and open its record.
+    """Create the folder of a new run, or a temporary one if nothing can be created below `base`, and open its record.
 
-    If nothing can be created below `base`, the session is in a temporary folder. `states_folder` is the run's folder of
-    an earlier observer, which has the states of the training.
+    `states_folder` is the run's folder of an earlier observer, which has the states of the training.
     """
     base, folder, run_id = make_run_folder(base, beginning.run_id)
     lock = RecordLock(folder)
@@ -95,11 +94,7 @@ def new_session(
 
 
 def started_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> OpenRecord:
-    """Open the record of a queued run, which starts now.
-
-    The meta entry receives what was noted when the run was queued. Raises ResumeError if the run is no longer queued,
-    or another process is starting it.
-    """
+    """Open the record of a queued run, which starts now; raise ResumeError if another process has started it."""
     with open_for_resuming(folder, base) as (before, journal, lock):
         if before["status"] != "QUEUED":
             raise ResumeError(f"{folder} cannot be started: got a run that is {before['status']}, expected QUEUED")
@@ -117,10 +112,7 @@ def started_session(folder: Path, beginning: Beginning, base: Path, beat_interva
 
 
 def resumed_session(folder: Path, beginning: Beginning, base: Path, beat_interval_s: float) -> OpenRecord:
-    """Open the record of an earlier session, and note the new one in it.
-
-    The meta entry receives the run's uid. If it cannot be resumed, the record is unchanged.
-    """
+    """Open the record of an earlier session, and note the new one in it; on failure the record is unchanged."""
     with open_for_resuming(folder, base) as (before, journal, lock):
         lease = LeaseFile(journal, lock, beat_interval_s, is_anonymous=beginning.is_anonymous)
         run_clock.keep_above(time_reached(before, folder))
@@ -161,11 +153,7 @@ _END = ("stop_time", "fail_trace", *_LOST, "result", "rewinding")
 
 @contextlib.contextmanager
 def open_for_resuming(folder: Path, base: Path) -> Iterator[tuple[dict[str, Any], Journal, RecordLock]]:
-    """Yield the content of `run.json`, the journal and the lock of a run to resume or start.
-
-    Raises ResumeError if the record is missing, damaged, elsewhere, or of another program, or another process writes
-    it. Then, and if the block raises, the lock is released.
-    """
+    """Yield `run.json`, journal and lock of a run to resume; raise ResumeError if it is unusable or being written."""
     if folder.resolve().parent != base.resolve():
         raise ResumeError(
             f"{folder} cannot be resumed: runs are recorded in {base}; record in {folder.parent} (-F {folder.parent})"
@@ -246,10 +234,7 @@ def session_of(run: Mapping[str, Any], lease: Mapping[str, Any] | None) -> dict[
 
 
 def time_reached(run: Mapping[str, Any], folder: Path) -> float:
-    """Return the latest time in a run's record, which a resumed run continues from, in seconds since 1970.
-
-    All points must be in `metrics.bin`.
-    """
+    """Return the latest time in a run's record in seconds since 1970; all points must be in `metrics.bin`."""
     texts = run["start_time"], session_of(run, read_lease(folder))["stop_time"]
     times = [datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() for text in texts if text]
     return max(*times, times[0] + last_time(folder))
@@ -300,10 +285,7 @@ class Provenance:
         self._gathering = Gathering(self._journal, lock, experiment, note_changes, with_reads=with_reads)
 
     def save_sources(self, *, last: bool = False) -> bool:
-        """Keep every source imported so far, and return whether `run.json` has changed and must be written.
-
-        Sources imported later come with later heartbeats. At the end (`last`), sources that cannot be kept are lost.
-        """
+        """Keep the sources imported so far; return whether `run.json` has changed. At the end, others are lost."""
         has_new = self._sources.look(last=last)
         if has_new:
             for _, stored in self._sources.pairs:
@@ -334,10 +316,7 @@ class Provenance:
         return sorted(self._sources.missing)
 
     def look(self, *, last: bool = False) -> None:
-        """Record determinism flags and libraries that have changed.
-
-        Before the `last` call, this takes at most 1 % of the time.
-        """
+        """Record new determinism flags and libraries; before the `last` call, within 1 % of the time."""
         if self._gathering is not None and (last or self._pace.is_due):
             with self._pace:
                 self._gathering.look()
@@ -402,10 +381,7 @@ class LabSources:
         self._retry_pace = Pace()
 
     def look(self, *, last: bool = False) -> bool:
-        """Keep every source imported so far, and return whether `pairs` has changed.
-
-        Those that cannot be kept are `missing`, and retried; the `last` call retries in any case.
-        """
+        """Keep the sources imported so far; return whether `pairs` has changed. Those that fail are retried."""
         is_retry = bool(self.missing) and (last or self._retry_pace.is_due)
         if num_found() == self._num_found and not is_retry:
             return False

@@ -147,10 +147,7 @@ def check_pixels(kind: str, pixels: Snapshot) -> None:
 
 
 def cut_off(values: np.ndarray, least: float = 0.0) -> dict[str, Any]:
-    """Return the fact for `meta` that floats are outside of `least` to 1: `cut_off_from` with their least and greatest.
-
-    NaN is outside. The result is empty if all values are inside.
-    """
+    """Return `cut_off_from`, the least and greatest float, if any is NaN or outside of `least` to 1; else nothing."""
     if values.dtype.kind != "f":
         return {}
     low, high = float(values.min()), float(values.max())
@@ -167,10 +164,7 @@ def as_bytes(pixels: np.ndarray) -> np.ndarray:
 
 
 def as_integers(values: np.ndarray, least: float, dtype: type[np.integer]) -> np.ndarray:
-    """Convert floats to integers: 1 becomes the greatest integer, and NaN 0.
-
-    Values below `least` (0 or -1) or above 1 are cut off.
-    """
+    """Convert floats from `least` (0 or -1) to 1 to integers: 1 becomes the greatest, NaN 0; cut off the others."""
     finite = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=1.0, neginf=least)
     return np.rint(finite.clip(least, 1) * np.iinfo(dtype).max).astype(dtype)
 
@@ -181,23 +175,14 @@ _UP = 2
 
 
 def png_bytes(pixels: np.ndarray) -> bytes:
-    """Encode an image as a PNG file.
-
-    `pixels` is (height, width, channels) uint8: 1 channel is grey, 3 are RGB, 4 are RGBA.
-
-    Source: https://www.w3.org/TR/png-3 (sections 5 and 9)
-    """
+    """Encode (height, width, channels) uint8, grey, RGB or RGBA, as PNG (https://www.w3.org/TR/png-3)."""
     return _file([_chunk(b"IHDR", _header(pixels)), _chunk(b"IDAT", _packed(pixels))])
 
 
 def animated_png_bytes(frames: Iterable[np.ndarray], fps: float) -> bytes:
-    """Encode frames as an animated PNG file, which repeats them for ever.
+    """Encode frames, (height, width, channels) uint8, as an endless animated PNG; `fps` is from 0.01 to 90.
 
-    `frames` has at least one array (height, width, channels) uint8, all of the same shape; `fps` is from 0.01 to 90.
-
-    Each frame but the first holds only the rectangle that differs from the frame before.
-
-    Source: https://www.w3.org/TR/png-3 (section 11.3.6)
+    Each frame but the first is the rectangle that differs. Source: https://www.w3.org/TR/png-3 (section 11.3.6)
     """
     from fractions import Fraction
 

@@ -396,10 +396,9 @@ _NONE: dict[str, Any] = {"num": 0, "min": None, "max": None, "mean": None}
 
 
 def count_values(values: np.ndarray, bins: int) -> dict[str, Any]:
-    """Count values into bins of equal width.
+    """Count values into equal bins: `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite.
 
-    The histogram has `edges` (bins + 1,) and `counts` (bins,), both empty if no value is finite; `num`, `min`, `max`
-    and `mean` of the finite values; and the numbers of `nan`, `inf` and `-inf`.
+    `num`, `min`, `max` and `mean` are those of the finite values; `nan`, `inf` and `-inf` are counted beside them.
     """
     values = values.reshape(-1).astype(np.float64)
     odd = {"nan": int(np.isnan(values).sum()), "inf": int((values == math.inf).sum())}
@@ -431,10 +430,7 @@ def _bounds(low: float, high: float, bins: int) -> tuple[float, float]:
 
 
 def binned(counts: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
-    """Return a histogram as from `count_values`, of (n,) `counts` between (n + 1,) rising `edges`.
-
-    `mean` takes the middles of the bins for the values.
-    """
+    """Return (n,) `counts` between (n + 1,) rising `edges` as `count_values` does; `mean` takes the middles of bins."""
     total = float(counts.sum())
     summary: dict[str, float | None] = dict(_NONE)
     if total:

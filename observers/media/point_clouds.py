@@ -121,11 +121,7 @@ def ply_bytes(points: np.ndarray, colors: np.ndarray | None = None) -> bytes:
 
 
 def read_header(stream: BinaryIO) -> PlyHeader:
-    """Read the header of a file, and check it against the length of the file; no point is read.
-
-    The stream must be at its start; its position afterwards is undefined. Raises ValueError if the file is cut off, or
-    `ply_bytes` did not write it.
-    """
+    """Read the header from the start of a file; raise ValueError if the file is cut off or not by `ply_bytes`."""
     start = stream.read(_MAX_HEADER)
     lines = start.split(b"\n", 3)
     count = lines[2].removeprefix(b"element vertex ") if len(lines) > 3 else b""
@@ -148,10 +144,7 @@ def read_header(stream: BinaryIO) -> PlyHeader:
 
 
 def read_points(stream: BinaryIO, stride: int = 1) -> tuple[np.ndarray, np.ndarray | None]:
-    """Read every `stride`-th point of a file: points (n, 3) float32, and colours (n, 3) uint8 or None.
-
-    Memory holds little more than these. The stream must be at its start.
-    """
+    """Read every `stride`-th point from the start of a file: points (n, 3) float32, colours (n, 3) uint8 or None."""
     header = read_header(stream)
     stream.seek(header.num_bytes)
     rows = np.concatenate([*_pieces(stream, header, stride)] or [np.empty(0, _dtype(header.has_colors))])

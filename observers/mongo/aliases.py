@@ -68,10 +68,7 @@ class MongoAliases:
         return [move for move in moves if move is not None]
 
     def deliver(self, entry: Mapping[str, Any], version: int, run: str) -> None:
-        """Carry out a move that a run's record names, unless that is done; a later move of others stays.
-
-        `version` is the number of the version in the database.
-        """
+        """Carry out a move that a run's record names, unless that is done; `version` is the number in the database."""
         name, alias = entry["name"], entry["alias"]
         aliases = self._collections.confirmed.artifact_aliases
         if aliases.find_one({"artifact": name, "alias": alias, "run": run, "time": entry["time"]}, {"_id": 1}):
@@ -103,9 +100,8 @@ class MongoAliases:
 def fetch(collections: Collections, reference: str, root: Path) -> ArtifactVersion | None:
     """Download a version of an artifact, unless the local store below `root` has its contents; None if there is none.
 
-    `reference` is as for `ArtifactStore.resolve`, with the database's version numbers. Raises ArtifactError if it is
-    invalid or ambiguous, or the store cannot be written, ArtifactDamagedError if the database's copy is damaged, and
-    PyMongoError if the database cannot be reached or refuses.
+    `reference` is as for `ArtifactStore.resolve`, with the database's numbers. Raises ArtifactError if it is invalid or
+    the store cannot be written, ArtifactDamagedError, and PyMongoError if the database cannot be reached or refuses.
     """
     document = _find(collections, parse_reference(reference))
     if document is None:

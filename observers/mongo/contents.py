@@ -92,9 +92,7 @@ class StoredContents:
     ) -> bson.ObjectId | None:
         """Store the content of a file unless it is there; return its id, or None if it cannot be read or is damaged.
 
-        An unchanged file is not read again, and a shared content keeps its first `name`. With `owner` None, runs share
-        it. `kept_as` names a kept source or resource, and contains its MD5. A damaged file, with another MD5, is not
-        stored, because it would have a valid MD5 there.
+        A shared content (no `owner`) keeps its first `name`. `kept_as`, of a kept source or resource, contains its MD5.
         """
         try:
             stat = path.stat()
@@ -128,10 +126,7 @@ class StoredContents:
         self._put(io.BytesIO(content), file_id, fields)
 
     def holds(self, file_id: bson.ObjectId) -> bool:
-        """Tell whether this object has stored a content, or found it in the database.
-
-        The database is not asked, so a file that was removed since still counts; see `forget`.
-        """
+        """Tell whether this object has stored or seen a content; one removed since counts until `forget`."""
         return file_id in self.stored
 
     def _put(self, stream: BinaryIO, file_id: bson.ObjectId, fields: dict[str, Any]) -> None:
@@ -172,20 +167,14 @@ class StoredContents:
 
 
 class Upload:
-    """Puts the contents of artifacts into GridFS, in pieces that may be sent any number of times.
-
-    `incomplete` are ids of contents that the database lists without all of their pieces.
-    """
+    """Puts contents into GridFS, in pieces that may be resent; `incomplete` are ids of files without all pieces."""
 
     def __init__(self, collections: Collections) -> None:
         self._collections = collections
         self.incomplete: set[Any] = set()
 
     def send(self, stream: BinaryIO, sha256: str, filename: str) -> Iterator[None]:
-        """Send a content unless it is there, and yield after each piece.
-
-        Raises ArtifactDamagedError if the content has another SHA-256; then nothing is sent.
-        """
+        """Send a content unless it is there, yielding after each piece; reject one with another SHA-256."""
         file_id = content_id(sha256)
         is_listed = self._collections.files.find_one({"_id": file_id}, {"_id": 1}) is not None
         if is_listed and file_id not in self.incomplete:
@@ -252,11 +241,7 @@ def _note_use(collections: Collections, ids: Collection[Any]) -> None:
 
 @dataclasses.dataclass
 class Shipment:
-    """A run, and the database that it is delivered to.
-
-    Its folder may be moved. Paths of stored sources and resources are relative to `base`. `run_id` is None before the
-    run's document is found or inserted.
-    """
+    """A run and its database; stored paths are relative to `base`, and `run_id` is None before there is a document."""
 
     folder: Path
     base: Path
@@ -276,10 +261,7 @@ def artifact_id(name: str, digest: str) -> Any:
 
 
 class ArtifactDelivery:
-    """Delivers the artifacts of one run to a database.
-
-    An artifact that cannot be read in the folder is reported once and left out; the rest of the run is delivered.
-    """
+    """Delivers the artifacts of one run; one that cannot be read is reported once and left out."""
 
     def __init__(self, base: Path, collections: Collections) -> None:
         self._store = ArtifactStore(base)
@@ -301,10 +283,7 @@ class ArtifactDelivery:
         self._contents.forget(incomplete)
 
     def advance(self, run: Mapping[str, Any], seconds: float | None = None) -> bool:
-        """Deliver the artifacts that a run's record names; return whether all are delivered.
-
-        This stops after about `seconds`. After a PyMongoError, call it again later.
-        """
+        """Deliver artifacts for about `seconds`; return whether all are delivered. After a PyMongoError, call again."""
         deadline = None if seconds is None else time.monotonic() + seconds
         for relation, entry in _entries(run):
             key = _key(relation, entry)

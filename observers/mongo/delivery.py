@@ -77,20 +77,12 @@ class _Parts:
 class Delivery:
     """Delivers one run's folder to a database, as it is whenever `advance` is called.
 
-    Args:
-        base: The folder that paths of stored sources and resources are relative to.
-        prefix: The prefix of the collections' names, without its underscore.
-        wanted_id: The `_id` to use if it is free.
-        overwrite: The `_id` of a document to take over, as the run's folder notes it; see `Destination`.
-        collection: The name of the collection of runs; empty for the usual one.
-        with_checkpoints: Whether to deliver the checkpoints that the run keeps, once it has ended.
-        patience_s: Seconds that the servers may take to confirm everything.
+    Paths of stored sources and resources are relative to `base`. `wanted_id` is used if it is free; `overwrite` is the
+    `_id` of a document to take over, see `Destination`. Checkpoints are delivered once the run has ended. Confirming
+    everything may take `patience_s`; contents of artifacts delay the document of an active run by `artifacts_slice_s`.
 
-    Attributes:
-        artifacts_slice_s: How long contents of artifacts may delay the document of an active run.
-        run_id: The `_id` of the run's document; None until it is there.
-        was_removed: Whether the run was removed from the database, and so is not delivered.
-        was_started: Whether a queued run was started elsewhere, so the folder is out of date.
+    `run_id` is None until the document is there. A run that `was_removed` from the database is not delivered, and of a
+    queued run that `was_started` elsewhere the folder is out of date.
     """
 
     artifacts_slice_s: float | None = None
@@ -126,13 +118,10 @@ class Delivery:
         self._lost: list[str] = []
 
     def advance(self, *, last: bool = False) -> None:
-        """Deliver what is new in the folder.
+        """Deliver what is new in the folder. After a PyMongoError, call this again later.
 
-        Once no process writes to the folder and everything is sent, the database is asked to confirm it, and then for
-        all of it. The next call resends what the database has lost.
-
-        `last` means that no process will write to the folder any more, whatever its status says. After a PyMongoError,
-        call this again later.
+        Once everything is sent and no process writes to the folder (as `last` says, whatever its status), the database
+        is asked for all of it, and the next call resends what it has lost.
         """
         self._is_verified = False
         run = read_json(self.folder / RUN)
@@ -241,10 +230,7 @@ class Delivery:
         return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
 
     def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], stored: Document) -> bool:
-        """Remove the points and media that the record was rewound behind from the database, and send them again.
-
-        Returns whether the folder is as new as the database; an older copy of a run that continued elsewhere is not.
-        """
+        """Remove what the record was rewound behind; return whether the folder is as new as the database."""
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
         state, there = _state(run), _state(stored)
         self.was_started = run["status"] == "QUEUED" and stored.get("status", "QUEUED") != "QUEUED"
@@ -373,10 +359,7 @@ class Delivery:
 
 
 def noted_delivery(folder: Path) -> dict[str, Any] | None:
-    """Return the note of a complete delivery: `run_id`, `database`, and the state that was delivered.
-
-    None if there is no note, or the run has changed.
-    """
+    """Return `run_id`, `database` and state of a complete delivery; None without one, or if the run has changed."""
     noted, run = read_json(folder / DELIVERED), read_json(folder / RUN)
     if noted is None or run is None:
         return None

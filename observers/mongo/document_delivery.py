@@ -90,19 +90,12 @@ def _obstacle(stored: Document, run: Mapping[str, Any]) -> str:
 
 
 def is_running(run: Mapping[str, Any]) -> bool:
-    """Tell whether a process may still write a run, by its status alone.
-
-    A killed run still says RUNNING; its lease tells that it is dead, and `sacristan reap` records that.
-    """
+    """Tell by its status alone whether a process may still write a run: a killed one still says RUNNING."""
     return run["status"] in ("RUNNING", "QUEUED")
 
 
 class DocumentDelivery:
-    """Sends the document of one run, and the files that only this run has.
-
-    The `run_id` of the shipment is set when the document is found or inserted. `sent` has the entries that were sent,
-    as they are stored.
-    """
+    """Sends a run's document, and the files that only it has; `sent` has the entries as they are stored."""
 
     def __init__(self, shipment: Shipment, *, with_checkpoints: bool = False) -> None:
         self._run = shipment
@@ -151,10 +144,7 @@ class DocumentDelivery:
                 return
 
     def take_over(self, run: Mapping[str, Any], number: int) -> bool:
-        """Take over the document of that `_id`, keeping others' entries in it; return whether it exists.
-
-        Raises NotTakenOverError with the reason if it must not be taken over.
-        """
+        """Take over a document, keeping others' entries; return whether it exists, or raise NotTakenOverError."""
         runs = self._run.collections.confirmed.runs
         document = self._document.build(run, ())
         while stored := runs.find_one({"_id": number}, dict.fromkeys(_OF_AN_OWNER, 1)):
@@ -220,11 +210,10 @@ class DocumentDelivery:
         *,
         last: bool,
     ) -> None:
-        """Send what has changed.
+        """Send what has changed; `metric_names` have points in the database.
 
-        `metric_names` have points in the database; `artifact_lists` has the delivered artifacts. `last` means that no
-        process will write to the folder any more, whatever its status says. Raises FileNotFoundError if the folder was
-        moved or deleted meanwhile; then nothing was sent.
+        `last` means that no process will write any more. Raises FileNotFoundError, and sends nothing, if the folder
+        was moved.
         """
         ended = last or not is_running(run)
         sizes = output_sizes(self._run.folder)

@@ -74,19 +74,12 @@ def object_id(*parts: str | int) -> bson.ObjectId:
 
 
 def content_id(sha256: str) -> Any:
-    """Return the id in GridFS of a content of artifacts.
-
-    Only artifacts share it: incense and Omniboard delete the files that Sacred's artifacts of a run refer to.
-    """
+    """Return the id in GridFS of an artifact's content, which only artifacts share: others die with their run."""
     return object_id("artifact content", sha256)
 
 
 class Packer:
-    """Makes entries of one run's document storable, and tells whether all of them can be restored exactly (`is_exact`).
-
-    `files` has the files of stand-ins, content by id; some may not be used in the end. They belong to the run of the
-    uid alone.
-    """
+    """Makes entries of a run storable, `files` of stand-ins by id; `is_exact` if all can be restored."""
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
         self.uid = uid
@@ -95,11 +88,7 @@ class Packer:
         self.is_exact = True
 
     def entry(self, value: Any) -> Any:
-        """Return a value as BSON holds it, within the limit.
-
-        Parts that are too large or too deep become stand-ins, whose files are added to `files`. A value nested too
-        deeply even for a file becomes a text that says so.
-        """
+        """Return a value as BSON holds it, within the limit; parts too large or too deep become stand-ins."""
         try:
             packed, size = self._pack(value, 0)
             return packed if size <= self.limit else self._stand_in(value)[0]
@@ -110,10 +99,7 @@ class Packer:
                 return "(nested too deeply to be stored)"
 
     def whole_file(self, content: bytes) -> dict[str, Any]:
-        """Return the stand-in for a whole JSON file, and add the file to `files`.
-
-        Its id is made from the SHA-256 and the run, so the same content is stored once.
-        """
+        """Return the stand-in for a JSON file; its id, of SHA-256 and run, stores the same content once."""
         file_id = object_id("entry", self.uid, hashlib.sha256(content).hexdigest())
         self.files[file_id] = content
         return {FILE: str(file_id), "bytes": len(content)}
@@ -202,10 +188,7 @@ def restore(value: Any, read: Callable[[bson.ObjectId], bytes]) -> Any:
 
 
 def stored_key(key: Any) -> str:
-    """Return a key as MongoDB holds it: without dots, null characters and a leading dollar sign.
-
-    A dot becomes a comma, and a leading dollar sign an at sign, as in Sacred. Different keys may become the same one.
-    """
+    """Return a key as MongoDB holds it, as in Sacred: dots become commas, a leading dollar sign an at sign."""
     text = storable_text(str(key)).replace(".", ",").replace("\0", "")
     return f"@{text[1:]}" if text.startswith("$") else text
 
@@ -224,10 +207,7 @@ _EXACT_PARTS = {"config": CONFIG, "info": INFO}
 
 
 class RunDocument:
-    """Makes the document of one run from its folder.
-
-    The owner updates `folder` if that is moved. `packer` has the files of large entries.
-    """
+    """Makes the document of one run from its `folder`, which the owner updates if it is moved."""
 
     def __init__(self, folder: Path, uid: str) -> None:
         self.folder = folder
@@ -237,11 +217,7 @@ class RunDocument:
         self._entries: dict[str, tuple[tuple[int, ...], Any, dict[bson.ObjectId, bytes], Document | None]] = {}
 
     def build(self, run: Mapping[str, Any], metric_names: Iterable[str]) -> Document:
-        """Return the document of the run as its folder is now, without the lists of files.
-
-        Large entries are stand-ins, whose files are in `packer`. `metric_names` are those that readers may list,
-        because they have points in the database.
-        """
+        """Return the document of the run without lists of files; `metric_names` have points in the database."""
         packer = self.packer
         packer.files.clear()
         kept = {key: value for key, value in run.items() if key not in (*_NOT_AS_THEY_ARE, *_TIMES)}
@@ -318,10 +294,7 @@ class RunDocument:
 
 
 def exact_part(stored: Any, exact: Any, uid: str) -> Any:
-    """Return a part of a document as it was recorded: `exact` if `stored` was made from it, otherwise `stored`.
-
-    In the second case `stored` was changed later, such as by `sacristan reap`, or is newer than the original.
-    """
+    """Return `exact` if `stored` was made from it; otherwise `stored`, which was changed later or is newer."""
     if not isinstance(stored, Mapping) or not isinstance(exact, Mapping):
         return stored
     packed = Packer(uid).entry(exact)
@@ -352,10 +325,7 @@ def output_sizes(folder: Path) -> list[int]:
 
 
 def shortened_output(folder: Path) -> str:
-    """Return a run's captured output; of more than 128 KiB, the first and last 64 with a note between them.
-
-    Bytes that are not UTF-8 are replaced.
-    """
+    """Return a run's output as UTF-8; of more than 128 KiB, the first and last 64 with a note between them."""
     size = output_size(folder)
     if not size:
         return ""

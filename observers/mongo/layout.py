@@ -156,11 +156,7 @@ def check_collection(name: str) -> str:
 
 
 def may_name_files(collection: str) -> bool:
-    """Tell whether documents of a collection may contain ids of files in GridFS.
-
-    Unknown collections, including those of other programs, may; so `sacristan gc` reads them before it removes a
-    content.
-    """
+    """Tell whether documents of a collection may contain ids in GridFS; unknown ones may, so `gc` reads them."""
     return not _WITHOUT_FILES.fullmatch(collection)
 
 
@@ -193,10 +189,7 @@ def make_media_indexes(collections: Collections) -> None:
 
 
 def make_artifact_indexes(collections: Collections) -> None:
-    """Create the indexes of artifacts and their contents, as far as the user may create any.
-
-    The index of name and version keeps two processes from using one number.
-    """
+    """Create what the user may of the indexes; that of name and version keeps two processes from one number."""
     _make(collections.artifacts, [("name", ASCENDING), ("version", DESCENDING)], unique=True)
     _make(collections.artifacts, [("made_by", ASCENDING)])
     _make(collections.artifacts, [("used_by", ASCENDING)])
@@ -244,13 +237,10 @@ def sent(database: _Database) -> _Database:
 
 
 def confirmed(database: _Database, collection: str, patience_s: float = PATIENCE_S) -> _Database:
-    """Return a database whose writes return when the journals of a majority have them.
+    """Return a database whose writes return when the journals of a majority have them; `collection` must be writable.
 
-    The server is asked whether it has a journal: `--nojournal` and engines in memory have none, and reject `j`. With
-    `fsync`, such a server writes its files instead, if it has any.
-
-    `collection` must be one that the user may change. Writes raise WTimeoutError after `patience_s`, unless the URL
-    sets `wtimeoutMS`.
+    `--nojournal` and engines in memory reject `j`, so the server is asked. With `fsync` it writes its files instead.
+    Writes raise WTimeoutError after `patience_s`, unless the URL sets `wtimeoutMS`.
     """
     sync = {"j": True} if _has_journal(database, collection) else {"fsync": True}
     return _at_primary(database, WriteConcern("majority", _bound_ms(database, patience_s), **sync))

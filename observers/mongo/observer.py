@@ -60,10 +60,7 @@ _SPOOLED = "run"
 
 
 class _Spool(FileObserver):
-    """Records a run in a folder of its own, which is removed once the run is delivered.
-
-    It is locked until `let_go`: `sacristan sync` removes a spool that it has delivered, unless it is locked.
-    """
+    """A folder of its own, removed after delivery; locked until `let_go`, so that `sacristan sync` leaves it."""
 
     _is_spool = True
 
@@ -79,10 +76,7 @@ class _Spool(FileObserver):
 
 
 def _spooled(event: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an event that the spool handles; if there is none, a FileObserver records the run.
-
-    `__getattr__` is not enough, because Sacred's observers define most of these events.
-    """
+    """Return an event that a spool handles, if there is one; `__getattr__` misses those that Sacred defines."""
 
     @functools.wraps(event)
     def take(self: _SpoolingObserver, *args: Any, **kwargs: Any) -> Any:

@@ -62,10 +62,7 @@ class Behind(Exception):  # noqa: N818 - it is expected, not an error
 
 
 class PointDelivery:
-    """Sends the points of one run's folder.
-
-    `num_sent` points are delivered, or left out because they are damaged; `counts` has those delivered by metric.
-    """
+    """Sends the points of one run's folder; `num_sent` are delivered or damaged, `counts` those by metric."""
 
     def __init__(self, shipment: Shipment, start: datetime) -> None:
         self._run = shipment
@@ -92,10 +89,7 @@ class PointDelivery:
                 collection.update_many({"_id": {"$in": batch}}, {"$set": {"run_id": self._run.run_id}})
 
     def send(self) -> bool:
-        """Send a batch of points; return whether there may be more.
-
-        Raises Behind if the database has fewer points than expected: `restart`, and send again.
-        """
+        """Send a batch; return whether there may be more. If the database has fewer than expected, raise Behind."""
         points, num_read = read_intact_points(self._run.folder, self.num_sent, self.num_sent + _BATCH_POINTS)
         if not num_read:
             return False
@@ -191,21 +185,14 @@ def _steps(points: np.ndarray, floats: np.ndarray) -> list:
 
 
 def len_points(folder: Path) -> int:
-    """Return the number of points in a run's folder.
-
-    Points that are still in `metrics.live` do not count, because they cannot be delivered; damaged points do, although
-    a delivery leaves them out.
-    """
+    """Return the number of points that can be delivered: not those in `metrics.live`, but damaged ones."""
     with contextlib.suppress(FileNotFoundError):
         return (folder / POINTS).stat().st_size // POINT_BYTES
     return 0
 
 
 def count_points(folder: Path) -> dict[str, int]:
-    """Return the number of points of each metric in a run's folder.
-
-    Damaged points, and points whose name is lost, do not count; metrics without points are left out.
-    """
+    """Count the points of each metric in a run's folder that are neither damaged nor without a name."""
     by_number: dict[int, int] = {}
     start = 0
     while (batch := read_intact_points(folder, start, start + _COUNTED_POINTS))[1]:

@@ -29,9 +29,8 @@ LAST_ATTEMPT_S = 3.0
 class Shipper(threading.Thread):
     """Delivers one run's folder again and again, until it is stopped and everything is delivered, or time is up.
 
-    `connect` creates the delivery, with its own connections. It is called again if it fails, such as for a URL with an
-    unknown server, and when the server has logged the user out. `attempted` is set after the first attempt, and
-    `has_delivered` once the server has accepted a delivery.
+    `connect` creates the delivery, again after it failed and when the server has logged the user out. `attempted` is
+    set after the first attempt, and `has_delivered` once the server has accepted a delivery.
     """
 
     def __init__(self, connect: Callable[[], Delivery], folder: Callable[[], Path], label: str) -> None:
@@ -113,10 +112,7 @@ class Shipper(threading.Thread):
         return self.delivery is not None and self.delivery.is_complete
 
     def stop(self, bound_s: float) -> bool:
-        """Deliver the rest, and stop; return whether everything is delivered.
-
-        This waits for up to `bound_s`, and `LAST_ATTEMPT_S` more for an attempt in progress.
-        """
+        """Deliver the rest within `bound_s`, and `LAST_ATTEMPT_S` for an attempt in progress; return whether all is."""
         self._deadline = time.monotonic() + bound_s
         self._stopping.set()
         self.join(bound_s + LAST_ATTEMPT_S)

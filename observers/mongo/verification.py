@@ -25,11 +25,7 @@ _SHOWN = 5
 
 
 class Lost(NamedTuple):
-    """What a database lacks of a run; `parts` says it in words, and is empty if nothing is missing.
-
-    `metrics` are ids of the documents of metrics that were cut short, `files` ids of files in GridFS that are missing
-    or incomplete.
-    """
+    """What a database lacks: in words, ids of documents of metrics that were cut short, and of files in GridFS."""
 
     parts: list[str]
     metrics: set[Any]
@@ -44,10 +40,7 @@ def find_lost(
     sent: Mapping[str, Any],
     stored: Iterable[Any] = (),
 ) -> Lost:
-    """Ask the database for everything in a run's folder, and return what it lacks.
-
-    The document must have the entries in `sent`, and GridFS the files in `stored`.
-    """
+    """Ask the database for everything in a run's folder, the entries `sent` and the files `stored`."""
     uid = run["uid"]
     document = collections.runs.find_one({"_id": run_id, "uid": uid})
     if document is None:

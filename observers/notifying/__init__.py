@@ -60,13 +60,7 @@ _KINDS = {"info": "info", "success": "success", "warning": "warning", "error": "
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A message. Runs may write anything into its texts: control characters and passwords are removed on sending.
-
-    Attributes:
-        title: One line.
-        body: Lines of plain text.
-        level: `info`, `success`, `warning` or `error`.
-    """
+    """A message with a title of one line and a level from `info` to `error`; passwords are removed on sending."""
 
     title: str
     body: str
@@ -74,11 +68,7 @@ class Message:
 
 
 class Sending:
-    """A message that a process is sending; making one starts the process and waits for nothing.
-
-    The process reads the addresses from a pipe. It confirms the claim, or gives it back if no address takes the
-    message. Raises OSError if it cannot be started.
-    """
+    """A message that a process is sending: it confirms the claim, or gives it back; OSError if it cannot start."""
 
     def __init__(self, message: Message, addresses: Sequence[str], claim: Path | None = None) -> None:
         self._addresses = list(addresses)
@@ -139,10 +129,7 @@ SENT = "sent"
 
 
 def event_of_session(event: str, num_sessions: int) -> str:
-    """Return the name of an event of a session: a run that was resumed can fail again.
-
-    `num_sessions` counts up to the event; it is 0 or 1 for a run that was not resumed.
-    """
+    """Return the name of an event of a session, because a resumed run can fail again; 0 and 1 mean the first."""
     return event if num_sessions < 2 else f"{event}-{num_sessions}"
 
 
@@ -211,12 +198,10 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S")
 
 
 def read_addresses() -> list[str]:
-    """Return the addresses of the environment variable `SACRISTAN_NOTIFY`, otherwise of the user's file.
+    """Return the addresses in `SACRISTAN_NOTIFY`, otherwise in `~/.config/sacristan/notify`, one a line.
 
-    The file is `~/.config/sacristan/notify` (`$XDG_CONFIG_HOME` is honoured), with an address a line.
-
-    Raises NotifyError if an address is not a URL, there are too many, or others may read the file, and
-    MissingExtraError if Apprise is not installed.
+    Raises NotifyError if one is no URL, there are too many, or others may read the file, and MissingExtraError
+    without Apprise.
     """
     where, text = ADDRESSES_VARIABLE, os.environ.get(ADDRESSES_VARIABLE)
     if text is None:

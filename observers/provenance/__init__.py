@@ -36,11 +36,8 @@ _SOURCE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".toml", ".cfg", ".sh", ".t
 def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content: bool = True) -> dict[str, Any] | None:
     """Return the state of the lab's repository, or of the one below it with the main file; None outside a repository.
 
-    It has commit, branch, remote, and with `content` the uncommitted diff and small untracked sources. If a call
-    without content comes first, as when a run is created, the next call with it does not ask git for the rest again.
-
-    Without a commit, `commit` is None. If git fails to compare, `dirty` is True, and `diff` is None. If git does not
-    read the repository at all, `problem` says why.
+    With `content`, it has the diff and small untracked sources; asked later, the rest is not asked for again. `commit`
+    is None before the first; if git cannot compare, `dirty` is True without `diff`; else `problem` says why git fails.
     """
     global _last
     lab = str(base_dir), str(mainfile)
@@ -56,11 +53,7 @@ def lab_git_state(base_dir: str | Path, mainfile: str | Path | None, *, content:
 
 
 def uncommitted_files(path: Path, sources: Iterable[Path]) -> list[str] | None:
-    """Return the files of a repository that differ from its commit, relative to its root.
-
-    Of new files, only those in `sources` count, not others such as the record of a run. None outside a repository,
-    without a commit, or if git fails.
-    """
+    """Return the files that differ from the commit, of new ones only those in `sources`; None if git cannot tell."""
     head = _head(path if path.is_dir() else path.parent)
     if head is None or head[1] is None:
         return None
@@ -151,10 +144,7 @@ def lab_version() -> dict[str, Any]:
 
 
 def _head(folder: str | Path) -> tuple[str, str | None, str | None] | None:
-    """Return the root of a repository, its commit and its branch, None for what is missing.
-
-    With a commit, one process returns all of them, because the main function waits for it.
-    """
+    """Return root, commit and branch in one process, because the main function waits for it."""
     answer = _git(folder, "rev-parse", "--show-toplevel", "HEAD", "--abbrev-ref", "HEAD")
     if answer is not None:
         root, commit, branch = answer.rstrip("\n").rsplit("\n", 2)

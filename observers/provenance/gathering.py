@@ -263,10 +263,7 @@ _COMPARED = ("git", "packages", "machine", "determinism")
 
 
 def environment_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, dict[str, list[Any]]]:
-    """Return how `git`, `packages`, `libraries`, `machine` and `determinism` differ, as `{part: {name: [was, is]}}`.
-
-    Libraries are compared by their digests.
-    """
+    """Return what differs as `{part: {name: [was, is]}}`; libraries are compared by their digests."""
     changes = {part: _differences(part, before.get(part) or {}, now.get(part) or {}) for part in _COMPARED}
     old, new = before.get("libraries") or {}, now.get("libraries") or {}
     changes["libraries"] = {
@@ -284,10 +281,7 @@ def _differences(part: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> d
 
 
 def load_nvml() -> ModuleType | None:
-    """Return the module `pynvml` of nvidia-ml-py; None without a driver of NVIDIA, as it takes 8 ms to import.
-
-    Call it on the main thread: a process that is forked while another thread imports a module cannot import it.
-    """
+    """Return `pynvml`; None without a driver. Call it on the main thread: forks during an import cannot import it."""
     if sys.platform == "linux":
         try:
             ctypes.CDLL("libnvidia-ml.so.1")  # what pynvml loads
@@ -300,10 +294,7 @@ def load_nvml() -> ModuleType | None:
 
 @contextlib.contextmanager
 def open_gpus(nvml: Any) -> Iterator[list[Any]]:
-    """Yield NVML's handles of the GPUs, in its order; none without a driver of NVIDIA.
-
-    Raises `nvml.NVMLError` if the driver does not answer.
-    """
+    """Yield NVML's handles in its order, none without a driver; raise NVMLError if that does not answer."""
     if nvml is None:
         yield []
         return
@@ -320,10 +311,7 @@ def open_gpus(nvml: Any) -> Iterator[list[Any]]:
 
 
 def describe_gpus(nvml: Any) -> dict[str, Any]:
-    """Return name and memory of the GPUs, the driver's version, and the newest CUDA that it supports.
-
-    Without a driver, `gpus` is empty and the versions are None; if the driver does not answer, `gpu_error` says why.
-    """
+    """Return GPUs, driver and the newest CUDA it supports; `gpu_error` if the driver does not answer."""
     description: dict[str, Any] = {"gpus": [], "gpu_driver": None, "gpu_driver_cuda": None}
     if nvml is None:
         return description

@@ -51,11 +51,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def module_files() -> Mapping[str, Mapping[str, str]]:
-    """Return the files of all imported modules: by folder, then by the module's name.
-
-    A module that replaces another one in `sys.modules` during a run is noticed if the old one was loose; see
-    `is_loose`.
-    """
+    """Return the files of imported modules by folder and name; see `is_loose` on replaced modules."""
     global _files
     with _looking:
         gone, new = _changes()
@@ -127,18 +123,12 @@ def _own_folders() -> tuple[str, ...]:
 
 
 def imported_sources(base_dir: str | Path, mainfile: str | Path | None = None) -> list[tuple[str, str]]:
-    """Return path below `base_dir` and MD5 of the files of all imported modules in it, and of the main file.
-
-    Sacred's records use MD5; it tells contents apart, no more.
-    """
+    """Return path below `base_dir` and MD5 (as in Sacred's records) of the main file and all imported modules in it."""
     return [(name, md5_of(Path(base_dir, name))) for name in imported_files(base_dir, mainfile)]
 
 
 def imported_files(base_dir: str | Path, mainfile: str | Path | None = None) -> list[str]:
-    """Return the paths below `base_dir` of the main file, of all imported modules, and of files counted as sources.
-
-    The paths are as imported: a link keeps its own path, wherever its target is.
-    """
+    """Return the paths, as imported, of the main file, modules, and files counted as sources below `base_dir`."""
     base, main = str(base_dir), str(mainfile) if mainfile else None
     files = {main.rpartition(os.sep)[0]: {"": main}} if main else {}
     sources = set()
@@ -223,11 +213,7 @@ def _real_folder(folder: str) -> str:
 
 
 class Libraries:
-    """Finds the imported libraries whenever `look` is called; one thread at a time.
-
-    `found` has by import name the `folder` on the search path, the `commit` of its repository, the SHA-256 of each
-    imported file in `files`, and a `digest` of all of them.
-    """
+    """Finds the imported libraries: `folder`, `commit`, SHA-256 of imported `files`, and a `digest` of these."""
 
     def __init__(self, base_dir: str | Path) -> None:
         self._lab = str(base_dir)
@@ -300,10 +286,7 @@ def _file_digest(path: str | Path, size: int, *_: int) -> str:
 
 
 def changed_libraries(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return by library the files that both runs have, but with different contents.
-
-    Files that only one of them has do not count, because the way of recording decides which files are imported.
-    """
+    """Return by library the files that both runs have with different contents; more files are no change."""
     changes: dict[str, list[str]] = {}
     for name in sorted(before.keys() & now.keys()):
         old, new = before[name].get("files") or {}, now[name].get("files") or {}
@@ -339,11 +322,9 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 class OpenedFiles:
-    """Notes the files in some folders that this process opens for reading, from `begin` to `end`.
+    """Notes the files in some folders that this process opens for reading, relative to the first folder with the file.
 
-    Names are relative to the first folder that contains the file. Files that the process also opens for writing are
-    made by the run and do not count, nor do code, which is recorded as sources, installed packages, hidden folders, and
-    files below `without`, such as the record.
+    Files that it also writes, code, installed packages, hidden folders and files below `without` do not count.
     """
 
     def __init__(self, folders: Iterable[Path], without: Path) -> None:
@@ -413,10 +394,7 @@ class OpenedFiles:
 
 
 def variables_in(files: Iterable[str | Path]) -> dict[str, str | None]:
-    """Return the environment variables that sources read by name, with their current values; None if not set.
-
-    Variables of the lab, and those with names of secrets, are left out.
-    """
+    """Return the environment variables that sources read by name, except the lab's and secrets; None if not set."""
     names: set[str] = set()
     for file in files:
         try:

@@ -21,12 +21,10 @@ _COPIED_BYTES = 24 * 2**18
 
 
 class AppendFile:
-    """An append-only file of whole records, whose torn tail is cut off when it is opened.
+    """An append-only file of whole records of `record_bytes` (0: a stream, None: lines); opening cuts off a torn tail.
 
-    It is created when the first record is written. `record_bytes` is the length of a record; None for lines; 0 for a
-    stream without records. `note` is called with the offset and the bytes of everything that is written, and `say` by
-    `write` with the path and the error if data has to wait. `num_lost_bytes` were dropped because they had to wait for
-    too long.
+    It is created with the first record. `note` receives offset and bytes of each write, `say` path and error if data
+    has to wait; `num_lost_bytes` waited for too long.
     """
 
     def __init__(
@@ -72,10 +70,7 @@ class AppendFile:
             self._open()
 
     def append(self, data: bytes) -> None:
-        """Write pending data, then `data`: whole records, or nothing to retry pending data only.
-
-        After an OSError the file ends after a whole record, and the rest is retried.
-        """
+        """Write pending data, then whole records; after an OSError the file ends after one, and the rest is retried."""
         self._pending += data
         if not self._pending:
             return
@@ -94,10 +89,7 @@ class AppendFile:
         self._drop_written(written)
 
     def write(self, data: bytes) -> None:
-        """Append `data` as `append` does, but report an error to `say` instead of raising it; the rest is retried.
-
-        Beyond `MAX_PENDING_BYTES`, the oldest records are dropped.
-        """
+        """Append `data`, but `say` errors instead of raising; beyond `MAX_PENDING_BYTES` drop the oldest records."""
         try:
             self.append(data)
         except OSError as error:
@@ -123,10 +115,7 @@ class AppendFile:
         del self._pending[:written]
 
     def _descriptor(self) -> int:
-        """Return the descriptor of the open file.
-
-        Raises OSError if the descriptor was closed and the file deleted: it is not created again.
-        """
+        """Return the descriptor; raise OSError if it was closed and the file deleted, which is not created again."""
         if self._opened is None:
             return self._open()
         if not self._opened.is_open:

@@ -167,8 +167,7 @@ def chunks(stream: BinaryIO) -> Iterator[bytes]:
 def copy_file(path: Path, target: Path) -> None:
     """Copy a file, so that the copy is whole or missing; a large one is resumed where an earlier attempt stopped.
 
-    One process writes into the folder of `target`. Raises ArtifactError if `path` cannot be read or changes meanwhile,
-    and OSError if `target` cannot be written.
+    Only one process may write into the folder of `target`. Raises ArtifactError if `path` changes or cannot be read.
     """
     with open_file(path) as source:
         copy_open_file(source, stamp(source), path, target, is_resumed=True)
@@ -225,10 +224,9 @@ def copy_stream(
     progress: CopyProgress | None = None,
     digest: hashlib._Hash | None = None,
 ) -> int:
-    """Copy a stream into an open file, which may have a part of it; return how many bytes the stream has.
+    """Copy a stream into an open file, which may have a part of it, with holes for zeros; return the stream's length.
 
-    The file is read and written. Zeros become holes. A `digest` gets what the copy has. A stream of more than
-    `num_bytes` is not read to its end, because a growing file may have none.
+    A stream of more than `num_bytes` is not read to its end, because a growing file may have none.
     """
     is_clone = clone(source, target)
     if is_clone and digest is None:
@@ -266,10 +264,7 @@ def read(stream: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> bytes:
 
 
 def clone(source: BinaryIO, target: BinaryIO) -> bool:
-    """Let a file share all blocks of an open one, where the file system can (FICLONE); return whether it does.
-
-    A change of either later does not change the other.
-    """
+    """Let a file share all blocks of another (FICLONE), where the file system can; later changes do not meet."""
     try:
         fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         os.ftruncate(target.fileno(), os.fstat(source.fileno()).st_size)
@@ -289,10 +284,7 @@ def _write_sparsely(stream: BinaryIO, data: bytes) -> None:
 
 
 def keep(path: Path, store: Path, base: str | Path) -> str:
-    """Keep the content of a file in a store, once; return its path there, relative to `base`.
-
-    Raises ArtifactError if `path` cannot be read, and OSError if the store cannot be written or read.
-    """
+    """Keep the content of a file in a store, once; return its path there, relative to `base`."""
     digest = _md5()
     with open_file(path) as stream:
         before = stamp(stream)
@@ -334,10 +326,7 @@ def _md5() -> hashlib._Hash:
 
 
 def share(path: Path) -> None:
-    """Give all users of the folder around a path the same rights on the path, whatever the umask.
-
-    Otherwise the first user of a shared folder would lock the others out of the contents they share.
-    """
+    """Give all users of the folder around a path the same rights, so that the first does not lock others out."""
     around = path.parent.stat().st_mode
     if path.is_dir():
         mode = stat.S_IMODE(around) if around & 0o022 else 0
@@ -348,10 +337,7 @@ def share(path: Path) -> None:
 
 
 def make_shared(path: Path, within: Path) -> None:
-    """Create a folder that all users of the folder around it share; see `share`.
-
-    `within` is the folder of runs, or another one around it that decides who may write; it is created if necessary.
-    """
+    """Create a folder with the rights of the folder of runs, or another one around it; see `share`."""
     if path == within:
         make_folder(path)
     elif not path.is_dir():

@@ -21,10 +21,7 @@ _PARTS = ("train/", "val/", "test/", "info.test.", "info.val.", "info.train.")
 
 
 def note_better(info: MutableMapping[str, Any], directions: Mapping[str, str]) -> None:
-    """Note in a run's info whether higher values are better, and keep existing notes.
-
-    `directions` has `max` or `min` by name, such as `{"result": "max", "val/f1": "max"}`.
-    """
+    """Note `max` or `min` by name in a run's info, and keep existing notes."""
     for name, direction in directions.items():
         if direction not in DIRECTIONS:
             raise ValueError(f"the better way of {name!r}: got {direction!r}, expected max or min")

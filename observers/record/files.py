@@ -97,11 +97,7 @@ def _no_file(path: str | Path) -> OSError:
 
 
 class Descriptor:
-    """A descriptor, owned from now on, that is open for long, while other code may close it, as `os.closerange` does.
-
-    Its number may then be that of another file, so ask `is_open` before each use. It is above 2: whoever closes or
-    replaces a standard stream does not meet it.
-    """
+    """A descriptor above 2, owned but closable by others, as with `os.closerange`: ask `is_open` before each use."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -116,10 +112,7 @@ class Descriptor:
         return _file_of(self.number) == self.file
 
     def is_at(self, path: Path) -> bool:
-        """Tell whether a path leads to the file, as it was when the descriptor was opened.
-
-        Raises OSError if the path leads nowhere, or a server does not answer.
-        """
+        """Tell whether a path leads to the file as it was opened; raise OSError if the path leads nowhere."""
         status = path.stat()
         return (status.st_dev, status.st_ino) == self.file
 
@@ -148,12 +141,9 @@ _NOT_FOR_FOLDERS = (*_NOT_POSSIBLE, errno.EBADF, errno.EACCES, errno.EPERM, errn
 
 @contextlib.contextmanager
 def replacing(path: Path, *, durable: bool = True, check: Callable[[Path], Any] | None = None) -> Iterator[BinaryIO]:
-    """Open a stream for the new content of a file, which replaces the old content when the block succeeds.
+    """Open a stream for the new content of a file, which replaces the old content only when the block succeeds.
 
-    If anything fails, the old file stays as it was, and no partial file is left beside it. `check` gets the file with
-    the new content before that replaces the old one, and raises an error to reject it.
-
-    Without `durable`, a power cut may undo this; a killed process does not.
+    `check` gets the new file before that, and raises to reject it. Without `durable`, a power cut may undo this.
     """
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     # Umask and folder determine mode and group, as for any new file.
@@ -176,10 +166,7 @@ def replacing(path: Path, *, durable: bool = True, check: Callable[[Path], Any] 
 
 
 def write_once(path: Path, content: bytes, *, durable: bool = True) -> bool:
-    """Create a file with its whole content; return False, and leave the file, if it exists.
-
-    Of many writers at once, one succeeds, on NFS, too.
-    """
+    """Create a file with its whole content; return False if it exists. Of many writers one succeeds, on NFS, too."""
     temporary = path.with_name(f".{path.name}.{os.urandom(4).hex()}.tmp")
     try:
         with temporary.open("xb") as stream:
@@ -226,10 +213,7 @@ def _sync(descriptor: int, ignored: tuple[int, ...]) -> None:
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """Wait until files that were written elsewhere are on the disk, with their names and the names of their folders.
-
-    Files that are gone or cannot be read are skipped.
-    """
+    """Wait until files written elsewhere, and their folders' names, are on the disk; skip those that are gone."""
     folders = set()
     for path in paths:
         with contextlib.suppress(FileNotFoundError, PermissionError):
@@ -261,11 +245,7 @@ _MAX_PART_BYTES = 255
 
 
 def relative_path(name: str) -> PurePosixPath | None:
-    """Return a name as a path below a folder; None unless it stays below the folder on every system.
-
-    Absolute paths, `.` and `..`, empty parts, backslashes, drive letters, control characters, text that is not UTF-8,
-    and too long parts are rejected.
-    """
+    """Return a name as a path that stays below a folder on every system and is valid there; otherwise None."""
     parts = name.split("/")
     if re.search(r"[\x00-\x1f\x7f\\]", name) or ":" in parts[0] or {"", ".", ".."} & set(parts):
         return None

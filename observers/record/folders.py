@@ -58,10 +58,7 @@ class RecordLock:
         return self._pid == os.getpid() and self._descriptor is not None and self._descriptor.is_open
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Take the lock; return whether it is held: False if the folder is missing, or there are no locks.
-
-        Without `wait`, raises BlockingIOError if another process holds it, or another object in this one.
-        """
+        """Return whether the lock is held: not without folder or locks. Without `wait`, raise BlockingIOError."""
         descriptor = _open(self.path, os.O_RDWR | os.O_CREAT)
         if descriptor is None:
             return False
@@ -123,11 +120,7 @@ def locked(folder: Path, *, wait: bool = True) -> Iterator[RecordLock]:
 
 @contextlib.contextmanager
 def claimed(folder: Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold a folder against all other processes that claim it.
-
-    Nothing is held if it is missing, or there are no locks. Without `wait`, raises BlockingIOError if another process
-    holds it.
-    """
+    """Hold a folder against other processes, as far as it exists and locks do; `wait`, or raise BlockingIOError."""
     descriptor = _open(folder, os.O_RDONLY)
     try:
         if descriptor is not None:
@@ -205,10 +198,7 @@ _MOST_TAKEN = 1000
 
 
 def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
-    """Create a run's folder; if nothing can be created there, create it in a temporary folder, and report that.
-
-    Returns the folder of runs, the run's folder, and its id: `wanted` if that is free, otherwise the next number.
-    """
+    """Create a run's folder, elsewhere if that is impossible; return the folder of runs, the run's, and its id."""
     try:
         return base, *make_numbered_folder(base, wanted)
     except OSError as error:
@@ -220,10 +210,7 @@ def make_run_folder(base: Path, wanted: Any = None) -> tuple[Path, Path, Any]:
 
 
 def make_numbered_folder(base: Path, wanted: Any = None) -> tuple[Path, Any]:
-    """Create a folder that no other process has, in `base`, which need not exist; return it and its id.
-
-    The id is `wanted` if that is free, otherwise the next number.
-    """
+    """Create a folder of this process alone; return it and its id: `wanted` if free, otherwise the next number."""
     make_folder(base)
     folder, number = _make_folder(base, wanted)
     sync_folder(base)
@@ -254,10 +241,7 @@ def as_number(name: str) -> int | None:
 
 
 def artifact_path(folder: Path, name: Any) -> Path:
-    """Return the path of an artifact in a run's folder.
-
-    Raises ReservedNameError if the record has a file of that name, and ArtifactError for any other invalid name.
-    """
+    """Return the path of an artifact; reject names of the record's files and paths that lead out of the folder."""
     # A colon separates a drive on other systems only, and is used in names.
     relative = relative_path(name.replace(":", "_")) if isinstance(name, str) else None
     path = (folder / name).resolve() if relative is not None else folder.resolve()

@@ -91,10 +91,7 @@ def is_uid(value: Any) -> TypeGuard[str]:
 
 
 def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
-    """Return the uid of the parent run: `meta_info["parent"]`, `SACRISTAN_PARENT`, or `meta_info["started_from"]`.
-
-    The meta entry receives the result. An invalid uid is reported once, and ignored.
-    """
+    """Return the parent's uid from the meta entry, which receives it, or `SACRISTAN_PARENT`; ignore an invalid one."""
     source = 'meta_info["parent"]' if "parent" in meta_info else PARENT_VARIABLE
     parent = meta_info.get("parent") if "parent" in meta_info else os.environ.get(PARENT_VARIABLE) or None
     if parent is None:
@@ -112,12 +109,9 @@ def parent_uid(meta_info: MutableMapping[str, Any]) -> str | None:
 
 
 def user_name() -> str | None:
-    """Return the user of this process: the value of `SACRISTAN_USER`, otherwise the name of its account.
+    """Return the user of this process: `SACRISTAN_USER`, as runners for many people set, or the account's name.
 
-    A runner that starts the runs of many people under one account sets the variable. `USER` and the like count only if
-    the account has no name: `su` and `sudo` may leave them as they were.
-
-    None if the system knows none, as in a container.
+    `USER` and the like count only without one: `su` and `sudo` may leave them. None if unknown, as in a container.
     """
     if user := os.environ.get(USER_VARIABLE, "").strip():
         return user
@@ -140,11 +134,7 @@ def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
 
 
 def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = False) -> dict[str, Any]:
-    """Return the lease of this process, as of now.
-
-    A `beat_interval_s` of 0 means no heartbeats. `locked` means that the process also holds the lock on the record. An
-    anonymous lease has no name of the machine, which only messages need.
-    """
+    """Return this process's lease, as of now; a `beat_interval_s` of 0 means no heartbeats, anonymous no host."""
     return {
         **({} if is_anonymous else {"host": socket.gethostname()}),
         "boot_id": _boot_id(),
@@ -160,12 +150,9 @@ def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = 
 
 
 def read_lease(folder: Path, own_lock: RecordLock | None = None) -> dict[str, Any] | None:
-    """Return the lease in a run's folder, with `held`: whether a writer holds the record's lock now.
+    """Return a run's lease, with `held`: whether a writer other than `own_lock` holds the record's lock now.
 
-    A damaged or lost lease is as old as its file, and has no other entries.
-
-    `own_lock` is the caller's, which does not mean that a writer is alive. None for a record that never had a lease,
-    such as stock Sacred's.
+    A damaged or lost lease is as old as its file. None for a record that never had one, such as stock Sacred's.
     """
     try:
         lease = load_json(folder / LEASE)
@@ -191,10 +178,9 @@ def _last_change(folder: Path) -> float | None:
 def is_alive(lease: Mapping[str, Any], now: float | None = None) -> bool:
     """Tell whether the process with a lease still writes its run.
 
-    A process that holds the record's lock is alive, anywhere. Under the same kernel, an unheld lock, or in the same PID
-    namespace a missing process, means that it is dead. Everywhere else, and without locks, the age of the last
-    heartbeat decides, which requires clocks that agree within seconds. Without heartbeats there is no evidence, and the
-    process counts as alive.
+    A held lock means alive, anywhere; under the same kernel, an unheld lock or, in the same PID namespace, a missing
+    process means dead. Otherwise the age of the last heartbeat decides, for which clocks must agree within seconds.
+    Without heartbeats the process counts as alive.
     """
     held = lease.get("held") if lease.get("locked") else None
     if held:
@@ -229,10 +215,7 @@ def last_beat(lease: Mapping[str, Any]) -> datetime | None:
 
 
 def last_sign(status: Any, lease: Any) -> datetime | None:
-    """Return when a run without a recorded end was last known to be alive.
-
-    That is the last heartbeat of a dead run, the present of a running one, None for any other status.
-    """
+    """Return when a run without a recorded end was last known to be alive: now for a running one."""
     beat = last_beat(lease) if isinstance(lease, Mapping) else None
     if status == "DEAD":
         return beat
@@ -250,13 +233,10 @@ def is_time(value: Any) -> TypeGuard[float]:
 
 
 def true_status(run: Mapping[str, Any], lease: Any) -> str | None:
-    """Return the status of a run: RUNNING without a living process is DEAD.
+    """Return the status of a run: RUNNING without a living process is DEAD. `run` also needs its heartbeat and times.
 
-    Stock Sacred writes no lease, but a heartbeat every ten seconds. Such a run is dead after ten minutes, or sixty
-    heartbeats, without one, which requires clocks that agree within minutes.
-
-    `run` needs `status`, and without a lease also `heartbeat`, `start_time` and `meta`. Any `lease` is accepted,
-    because others may write to a database. None if the status is recorded as null.
+    Stock Sacred writes no lease, but a heartbeat every ten seconds: such a run is dead ten minutes, or sixty
+    heartbeats, after the last. Any `lease` is accepted, because others may write to a database.
     """
     status = run.get("status", "RUNNING")
     if status == "RUNNING":
@@ -305,10 +285,7 @@ def _pid_namespace() -> str | None:
 
 
 def start_of(pid: Any) -> int | None:
-    """Return when a process started, in clock ticks since boot; None if there is no such process.
-
-    This distinguishes it from others with its pid.
-    """
+    """Return a process's start in clock ticks since boot, which tells it from later ones with its pid; or None."""
     if not isinstance(pid, int):
         return None
     try:

@@ -88,10 +88,7 @@ class OutputObserver(Protocol):
     """Takes captured output in parts; other observers receive all of it with each heartbeat."""
 
     def output_event(self, text: str) -> None:
-        """Take the next part of the output, in the order in which it was printed.
-
-        A part has about a megabyte at most, and may end in the middle of a line; the run keeps none of it in memory.
-        """
+        """Take the next part of the output, up to about a megabyte; it may end in the middle of a line."""
 
 
 @runtime_checkable
@@ -150,11 +147,7 @@ class ConfigObserver(Protocol):
     """Keeps the config of a run that has begun before its settings are known, such as a script's."""
 
     def config_event(self, config: Mapping[str, Any]) -> None:
-        """Keep the config as it is now; the meta entry of the run says which settings were typed.
-
-        Args:
-            config: The whole config.
-        """
+        """Keep the whole config as it is now; the meta entry of the run says which settings were typed."""
 
 
 @runtime_checkable
@@ -204,14 +197,10 @@ class ArtifactSource(Protocol):
         """Download a version of an artifact into the local store below `root`, and return it; None if there is none.
 
         `reference` is `name`, `name:latest`, `name:v3`, `name:` and an alias, or `name@` and the start of its digest.
-        Raises ArtifactError if the source cannot be reached or refuses, or the version is damaged or cannot be kept.
         """
 
     def artifact_aliases(self, name: str) -> Mapping[str, tuple[str, str | None]]:
-        """Return for `latest` and each alias of an artifact when it got what it names, and the digest of that version.
-
-        Raises ArtifactError if the source cannot be reached or refuses.
-        """
+        """Return time and digest of what `latest` and each alias of an artifact name, or raise ArtifactError."""
 
 
 # The share of the time that paced work may take.
@@ -244,10 +233,7 @@ class Owned:
 
 
 class Apart:
-    """Runs the parts of an event separately: an error in one is logged once, and the next part follows.
-
-    `failed` has the parts whose last attempt failed.
-    """
+    """Runs the parts of an event apart: an error is logged once, noted in `failed`, and the next part follows."""
 
     def __init__(self) -> None:
         self.failed: set[str] = set()

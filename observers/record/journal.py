@@ -141,12 +141,7 @@ class Journal:
         self.write_summary()
 
     def recall(self) -> None:
-        """Take over the record of an earlier process, with the latest points if it was killed.
-
-        No other process may write here.
-
-        Raises OSError or ValueError if the record cannot be read or written.
-        """
+        """Take over the record of an earlier process with its latest points; no other process may write here."""
         self.points.recover()
         self.points.recall()
         self.points.recover_children()
@@ -166,10 +161,7 @@ class Journal:
                 path.unlink()
 
     def rewind(self, position: Position) -> dict[str, dict[str, list]]:
-        """Remove the points and media beyond a position, and return the position that the record has now.
-
-        It has less where points or media are lost, such as after a power cut. After an OSError this can be repeated.
-        """
+        """Remove the points and media beyond a position; return that of the record. After an OSError, repeat it."""
         with self.points.turn:
             self.points.flush()
             self.media.flush()

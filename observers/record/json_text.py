@@ -78,11 +78,7 @@ _BITS_A_DIGIT = math.log2(10)
 
 
 def as_text(value: Any) -> str:
-    """Return the text of any value; this never raises.
-
-    An int with more digits than Python writes becomes hexadecimal, and an object whose `__str__` raises becomes the
-    name of its type in angle brackets.
-    """
+    """Return the text of any value, without fail: huge ints in hexadecimal, else the type in angle brackets."""
     try:
         return str(value)
     except Exception:
@@ -90,10 +86,7 @@ def as_text(value: Any) -> str:
 
 
 def is_large(value: int) -> bool:
-    """Tell whether an integer needs more than 64 bits, which BSON's integers have.
-
-    MongoDB holds a large one as a decimal, unless it is `is_text_only`.
-    """
+    """Tell whether an integer needs more than BSON's 64 bits: MongoDB has it as a decimal, or as text."""
     return not -(2**63) <= value < 2**63
 
 
@@ -103,11 +96,7 @@ def is_text_only(value: int) -> bool:
 
 
 def is_unwritable(value: int) -> bool:
-    """Tell whether an integer has more digits than Python writes and reads.
-
-    The limit is that of the interpreter, `sys.get_int_max_str_digits`, but at most `MAX_DIGITS`, so that other
-    interpreters can read the record.
-    """
+    """Tell whether Python, this one or another, may reject an integer's digits (`sys.get_int_max_str_digits`)."""
     # Python's limit is always at least 640 digits.
     if value.bit_length() < 2000:
         return False
@@ -120,8 +109,5 @@ def storable_integer(value: int) -> str:
 
 
 def storable_text(text: str) -> str:
-    """Return a text as UTF-8 can hold it.
-
-    Lone surrogates, such as from file names with invalid bytes, become backslash escapes of their numbers.
-    """
+    """Return a text as UTF-8 can hold it: lone surrogates, as of file names, become backslash escapes."""
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()

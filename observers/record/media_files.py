@@ -92,10 +92,7 @@ _MEDIA_FILE = rf"({MEDIA_FOLDER}/)?[0-9a-f]{{64}}\.[a-z0-9]{{1,8}}"
 
 
 class MediaFiles:
-    """Writes the media of one run; `num_lost` were dropped, or had no content.
-
-    `say` is called with a path and an error for media that cannot be written yet, and are retried.
-    """
+    """Writes the media of one run; `say` gets path and error of those that wait, `num_lost` are dropped."""
 
     def __init__(self, folder: Path, say: Callable[[Path, OSError], None]) -> None:
         self.folder = folder
@@ -115,10 +112,7 @@ class MediaFiles:
         return self._lost_bytes + self.entries.num_lost_bytes
 
     def add(self, entry: MediaEntry, time_s: float) -> None:
-        """Write one medium, after those that wait; one without a content counts as lost.
-
-        `time_s` counts from the start of the run.
-        """
+        """Write one medium, after those that wait; `time_s` counts from the start of the run."""
         if entry.content is None:
             self._lose(1)
             return
@@ -239,10 +233,7 @@ class MediaRecord:
 
 
 def media_path(folder: Path, file: Any) -> Path:
-    """Return the path of a content, from `file` in an entry or in a table's cell.
-
-    Raises RecordError if that is not the name of a content, because it may lead out of the folder.
-    """
+    """Return the path of a content, from `file` in an entry or a table's cell; reject names that lead elsewhere."""
     if not isinstance(file, str) or not re.fullmatch(_MEDIA_FILE, file):
         raise RecordError(
             f"{folder / MEDIA}: got the file name {file!r}, expected {MEDIA_FOLDER}/SHA256.SUFFIX; it was not written "

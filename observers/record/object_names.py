@@ -19,10 +19,7 @@ __all__ = ["imported_main", "named", "object_name"]
 
 
 def named(value: Any) -> Any:
-    """Replace classes, functions and modules in a value by their names, and paths by their text.
-
-    Mappings and lists become new dicts and lists; other values stay the same.
-    """
+    """Replace classes, functions and modules in mappings and lists by names, and paths by their text."""
     if isinstance(value, Mapping):
         return {key: named(item) for key, item in value.items()}
     if isinstance(value, list):

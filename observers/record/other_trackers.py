@@ -26,10 +26,9 @@ def label_of_aim(name: str, context: Mapping[str, Any]) -> str:
 
 
 def part_name(title: str, above: str, names: Collection[str]) -> str:
-    """Return what the names of a nested run begin with in the record of its parent: `fold`, or `fold_2` for a second.
+    """Return the prefix for a nested run's names in the record of its parent: `fold`, or `fold_2` for a second.
 
-    `above` is the part of its parent, empty for the record itself; `names` are those of the parts before, which have
-    the record's own, and count the runs without a title.
+    `above` is the prefix of its parent; `names` are those of the parts before, and count the runs without a title.
     """
     title = title or f"run_{len(names) + 1}"
     wanted, number = f"{above}/{title}" if above else title, 1

@@ -147,18 +147,12 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Return the metrics of a run by id: the name, and whether the steps of its points are floats.
-
-    A metric with both kinds of steps has two ids. A name is written before the first point with its id.
-    """
+    """Return names by id, and whether steps are floats: both kinds have two ids. Names precede points."""
     return MetricNames(folder).by_id
 
 
 class MetricNames:
-    """The metrics of a run, for repeated reading: a file that has grown is parsed from where it ended before.
-
-    The owner updates `folder` if that is moved.
-    """
+    """Metrics of a run, read again from where the file had ended; the owner updates `folder` if that is moved."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -211,10 +205,7 @@ def rank_files(folder: Path) -> dict[int, Path]:
 
 
 def checkpoint_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """Yield the name in the folder and the path of each checkpoint, including those that the run started from.
-
-    Names are `checkpoints/last.pt`, `checkpoints-2/best.pt` and so on.
-    """
+    """Yield name and path of each checkpoint, such as `checkpoints-2/best.pt`, the initial ones included."""
     for path in sorted(folder.glob("checkpoints*/**/*")):
         name = path.relative_to(folder)
         if path.is_file() and not path.is_symlink() and not any(part.endswith(".tmp") for part in name.parts):

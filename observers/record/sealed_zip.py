@@ -60,10 +60,7 @@ class SealingStream:
         """Do nothing, because the end of the file is held back until `seal`."""
 
     def seal(self, note: bytes = b"") -> None:
-        """Write the end of the file, and the seal. Nothing may be written afterwards.
-
-        The SHA-256 covers `note`, of at most `MAX_NOTE_BYTES`, and `read_note` reads it without the rest of the file.
-        """
+        """Write the end of the file, and the seal with a `note` that `read_note` finds without reading the rest."""
         self._digest.update(note)
         self._stream.write(struct.pack("<H", _DIGEST_BYTES + len(note)))
         self._stream.write(self._digest.hexdigest().encode() + note)

@@ -28,11 +28,7 @@ _HEAD_BYTES, _SUM_BYTES = 12, 4
 
 
 class EventFile:
-    """Appends records; if the disk is full, they are kept up to a bound and retried, as in `AppendFile`.
-
-    The file and its folder are created when the first record is written. `num_lost` records were dropped because the
-    disk was full for too long.
-    """
+    """Appends records; on a full disk they are retried up to a bound, beyond which they are `num_lost`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -109,10 +105,7 @@ def _masked(data: bytes) -> bytes:
 
 
 def whole_records(path: Path, damages: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the data of each record with correct checksums, including those after damaged parts.
-
-    `damages` receives the first byte of each damaged part, and the first byte after it.
-    """
+    """Yield the data of records with correct checksums; `damages` receives the bounds of damaged parts."""
     with path.open("rb") as stream:
         at, size = 0, path.stat().st_size
         while at < size:

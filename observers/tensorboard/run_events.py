@@ -48,10 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunEvents:
-    """Writes the points and media of a run to an event file of this session, whose name has the run's uid.
-
-    The config becomes TensorBoard's hyper-parameters.
-    """
+    """Writes points, media and hyper-parameters (the config) to this session's event file, named by the uid."""
 
     def __init__(self, folder: Path, uid: str, config: Mapping[str, Any], start: datetime) -> None:
         at = start.timestamp()
@@ -78,11 +75,7 @@ class RunEvents:
             self._file.add(event)
 
     def add_scalars(self, name: str, rows: Iterable[tuple[Any, Any, float]]) -> None:
-        """Add points of a metric, each with step, value, and time in seconds since 1970.
-
-        Values that are not numbers are left out. Steps of `system/...` metrics are seconds, and do not place the
-        result.
-        """
+        """Add numbers with step and time in seconds since 1970. Steps of `system/...` do not place the result."""
         tag = self._tag(name, "scalar")
         for step, value, at in rows:
             event = scalar_event(tag, value, step, at)
@@ -162,10 +155,7 @@ class RunEvents:
 
 
 def recorded_media(folder: Path, start: float) -> Iterator[MediaEntry]:
-    """Yield the media of a run in the order of logging.
-
-    Raises OSError if a file is missing, and RecordError if a name leads out of the folder.
-    """
+    """Yield the media of a run in order; raise OSError if a file is missing, RecordError if it leads elsewhere."""
     for row in read_json_lines(folder / MEDIA):
         path = media_path(folder, row["file"])
         images = tuple(_cell_image(media_path(folder, file)) for file in row.get("images", ()))
@@ -184,11 +174,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def graph_of(model: Any, inputs: Any) -> bytes:
-    """Trace a model, and return its graph as a serialized GraphDef.
-
-    A copy of the model runs forward once, in evaluation mode, without gradients or hooks. The random streams of torch,
-    numpy and Python are restored.
-    """
+    """Trace a copy of a model in evaluation mode, and return a GraphDef; random streams are restored."""
     import torch
     from tensorboard.compat.proto.graph_pb2 import GraphDef
     from tensorboard.compat.proto.versions_pb2 import VersionDef
@@ -241,10 +227,7 @@ def file_version(time: float) -> bytes:
 
 
 def scalar_event(tag: str, value: Any, step: Any, time: float) -> bytes | None:
-    """Return a point of a metric as a 32-bit TensorBoard event; None if the value is not a real number.
-
-    Integers beyond the range of floats become infinite.
-    """
+    """Return a point as a 32-bit event, infinite beyond the range of floats; None if it is not a real number."""
     if not isinstance(value, int | float | np.number | np.bool_) or isinstance(value, np.complexfloating):
         return None
     try:
@@ -273,10 +256,9 @@ def graph_event(graph: bytes, time: float) -> bytes:
 
 
 def media_events(tag: str, entry: MediaEntry, content: Content) -> Iterator[bytes]:
-    """Yield the events of a medium: one, but two for points with colours, and for a table one more per image column.
+    """Yield the events of a medium, two for points with colours, and for a table one more per image column.
 
-    Media that TensorBoard cannot show have none: HTML, videos that are not animated images, other content types. A
-    warning names a medium whose file is damaged.
+    HTML and files that TensorBoard cannot show have none, nor has a damaged file, of which a warning tells.
     """
     mime = content.content_type.partition(";")[0]
     values_of = _BY_KIND.get(entry.kind) or _BY_TYPE.get(mime)

@@ -125,10 +125,7 @@ def attach_absl(module: Any, capture: Capture) -> None:
 
 
 def typed_in(words: Sequence[str], config: Mapping[str, Any]) -> list[str]:
-    """Return the dotted names in a config that options such as `--opt.lr 0.1` and `--no-verbose` name.
-
-    The options of a subcommand may be in a group of its name.
-    """
+    """Return the dotted names in a config of options such as `--opt.lr 0.1`, perhaps in a subcommand's group."""
     names = {_plain(name): name for name, _ in iterate_flattened(config)}
     named = [_plain(word.lstrip("-").partition("=")[0]) for word in words if word.startswith("-")]
     groups = ["", *(f"{_plain(word)}." for word in words if _plain(word) in config)]
