@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["dump_yaml", "find_file", "load_json", "load_yaml", "names_beside", "typed_name"]
-
 _FOLDER = Path(__file__).parent
 _PATTERNS = ("*.yaml", "*.csv")
 

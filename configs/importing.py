@@ -31,8 +31,6 @@ import wrapt
 from sacristan.configs.map import FrozenList, Map, MutableMap, is_group, send_maps_as_maps
 from sacristan.configs.packages import Later, Package, find_package, numpy, packages
 
-__all__ = ["import_sacred", "pause_collection", "resume_collection"]
-
 
 def import_sacred() -> None:
     """Import Sacred, unless it is imported already; later imports of what was put off do the rest."""

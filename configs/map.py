@@ -24,19 +24,6 @@ from typing import Any, NoReturn
 
 from sacristan.configs.nearest import word_suggestion
 
-__all__ = [
-    "FrozenList",
-    "Map",
-    "MutableMap",
-    "abbreviated",
-    "flattened",
-    "freeze",
-    "is_group",
-    "send_maps_as_maps",
-    "to_plain",
-    "value_at",
-]
-
 
 def freeze(value: Any) -> Any:
     """Return a read-only copy of a value, with each dict as a `Map` and each list as a `FrozenList`.

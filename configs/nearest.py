@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["misspelt", "nearest", "question", "suggestion", "word_suggestion"]
-
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
     """Return the most similar known name, or None; a single name with the same last part comes first."""

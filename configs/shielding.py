@@ -6,8 +6,6 @@ import contextlib
 import signal
 from collections.abc import Iterator
 
-__all__ = ["STOP", "shielded"]
-
 # Of Ctrl-Z. A program that it stops before it runs keeps the process that starts it (vfork) from stopping, and the
 # shell waits for ever.
 STOP = signal.SIGTSTP

@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping
 
 from sacristan.configs.shielding import shielded
 
-__all__ = ["job_id", "requeue"]
-
 # States of a job that has not ended. Slurm shows SIGNALING for a moment when it preempts a job.
 _GOING_ON = ("RUNNING", "SIGNALING", "STOPPED", "SUSPENDED", "RESIZING")
 # Attempts to reach a controller that is busy or restarts, and the seconds between two of them.

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["OutputError", "checked_output", "hold_standard_descriptors", "open_standard_streams"]
-
 
 def hold_standard_descriptors() -> None:
     """Open the null device on missing descriptors 0 to 2, so that no file gets the descriptor that output goes to."""

@@ -31,8 +31,6 @@ from sacristan.ingredients.config.named_configs import guard_sacred
 from sacristan.ingredients.errors import ConfigError, LabError
 from sacristan.observers.options import anonymous_option, environment_option, reads_option, tensorboard_option
 
-__all__ = ["Experiment"]
-
 # The lab's commands instead of Sacred's, by name; each is made for the experiment.
 _COMMANDS: dict[str, Callable[[Any], Callable]] = {
     "print_config": lambda experiment: commands.make_print_config(lambda: experiment._launcher.shown_words),

@@ -17,8 +17,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["canonical", "main"]
-
 # Sacred draws a seed where none is set; both sides get this one.
 _SEED = 123456789
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from sacristan.ingredients.datasets.batches import Data
     from sacristan.ingredients.losses import Loss
 
-__all__ = ["NEEDED", "TrainingParts", "make_parts", "print_drawn", "print_table"]
-
 # What a command that calls `make_parts` needs.
 NEEDED = ("data", "device", "loss", "model")
 

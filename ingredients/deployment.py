@@ -36,20 +36,6 @@ from sacristan.ingredients.models.building import build_model, load_weights_into
 from sacristan.observers.file.recorded_values import read_back
 from sacristan.observers.record.files import replacing
 
-__all__ = [
-    "FORMATS",
-    "METADATA",
-    "OutputDifference",
-    "PreparedModel",
-    "check_path",
-    "compare",
-    "describe",
-    "export",
-    "load_network",
-    "load_trained",
-    "read_metadata",
-]
-
 # The endings of files by format.
 FORMATS = {"onnx": ".onnx", "pt2": ".pt2"}
 METADATA = "sacristan"

@@ -28,8 +28,6 @@ from torch import Tensor
 
 from sacristan.ingredients.errors import PrecisionError
 
-__all__ = ["MixedPrecision", "auto_dtype", "parameters_of", "recomputes_loss", "with_shares"]
-
 DTYPES = {"off": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 

@@ -19,17 +19,6 @@ from sacred.commandline_options import cli_option
 from sacristan.observers.notifying import ADDRESSES_VARIABLE
 from sacristan.observers.record.redaction import is_secret_name, redact
 
-__all__ = [
-    "anonymous_option",
-    "clean_option",
-    "environment_option",
-    "file_option",
-    "force_option",
-    "mongo_option",
-    "reads_option",
-    "tensorboard_option",
-]
-
 _log = logging.getLogger(__name__)
 
 _MOST_NAMES = 5  # in a message

@@ -15,8 +15,6 @@ from sacred.utils import get_by_dotted_path, iterate_flattened
 
 from sacristan.observers.record.object_names import object_name
 
-__all__ = ["as_setting", "merge", "note_origins"]
-
 _HIDDEN = "***"
 # Narrower than the names of environment variables: `max_tokens` and `tokenizer` are settings.
 _SECRET = re.compile(r"(^|_)(passw(or)?d|secret|credentials?|(api|access|private|auth)_?key|(?<!pad_)token)$", re.I)

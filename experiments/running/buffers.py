@@ -42,8 +42,6 @@ from sacristan.observers.record.points.live_points import Row
 from sacristan.observers.record.points.point_log import ChildPoint, ChildPoints, PointLog
 from sacristan.observers.record.run_clock import now as run_time
 
-__all__ = ["MAX_WAITING_BYTES", "MediaBuffer", "MetricsBuffer"]
-
 _log = logging.getLogger(__name__)
 
 # Numbers that are packed as a row, at the least and at the most, and how many rows are known at the most.

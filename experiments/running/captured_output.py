@@ -34,16 +34,6 @@ from sacristan.observers.record.append_file import pread
 from sacristan.observers.record.copies import draw_on
 from sacristan.observers.record.files import Descriptor
 
-__all__ = [
-    "Spill",
-    "capturing_in_order",
-    "read_parts",
-    "record_replaced",
-    "remember_terminal",
-    "take_from_memory",
-    "terminal",
-]
-
 _log = logging.getLogger(__name__)
 
 _sacreds_tee = stdout_capturing.tee_output_fd

@@ -17,8 +17,6 @@ from sacristan.configs.nearest import nearest, suggestion
 from sacristan.ingredients.config.entry_types import check_keys, literal
 from sacristan.ingredients.errors import ConfigError
 
-__all__ = ["beat_interval_s", "check_command_line", "settings_in", "split_shown_words"]
-
 _log = logging.getLogger(__name__)
 
 # How many words may follow a command: names of another command, and for print_config of settings as well.

@@ -30,24 +30,6 @@ from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.record.object_names import named, object_name
 from sacristan.observers.record.schema import CONFIG
 
-__all__ = [
-    "INCIDENT",
-    "Replayed",
-    "Unframed",
-    "bundle_to_replay",
-    "check_words",
-    "config_of_bundle",
-    "format_config",
-    "in_order",
-    "lacking",
-    "make_print_config",
-    "make_print_named_configs",
-    "make_replay",
-    "replaying",
-    "save_config",
-    "unread_tools",
-]
-
 _COLOURS = {"changed": "\033[34m", "type": "\033[31m", "added": "\033[32m", "doc": "\033[2m"}
 
 

@@ -53,8 +53,6 @@ from sacristan.ingredients.config.scope import Scope
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.file.sacred_form import plain
 
-__all__ = ["Aliases", "ComputedConfig", "log_to_stderr", "origins"]
-
 _UNSET = object()
 
 

@@ -28,8 +28,6 @@ from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.identity import RECORD_TO_VARIABLE
 from sacristan.observers.record.schema import CONFIG
 
-__all__ = ["ending_of", "format_failure", "is_refusal", "show_next_steps"]
-
 _LAB = Path(__file__).parents[2]
 # Not all of `experiments` and `ingredients`: people put files of their own beside ours.
 _OURS = (

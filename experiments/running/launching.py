@@ -45,8 +45,6 @@ from sacristan.observers.record.identity import CHECK_VARIABLE, NAMED_CONFIGS_VA
 from sacristan.observers.record.redaction import redact
 from sacristan.observers.tensorboard.observer import TensorBoardObserver
 
-__all__ = ["Launcher"]
-
 # Options that are applied last, once a run has passed its checks, and are recorded without secrets.
 _OBSERVING: dict[str, CLIOption] = {
     option.get_flag(): option

@@ -14,20 +14,6 @@ import sacred
 
 from sacristan.observers.errors import MetricError
 
-__all__ = [
-    "EXACT",
-    "FLOATS",
-    "Numbers",
-    "as_name",
-    "as_number",
-    "as_numbers",
-    "as_step",
-    "caller",
-    "check_countable",
-    "located",
-    "split_numbers",
-]
-
 # Frames in here are not the caller's.
 _OURS = tuple(map(str, (Path(__file__).parent, Path(__file__).parents[1] / "scripts", Path(sacred.__file__).parent)))
 # NumPy's kinds that are no numbers: complex, times, objects, texts.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sacristan.observers.artifacts import ArtifactVersion
     from sacristan.observers.artifacts.store import ArtifactStore
 
-__all__ = ["LoggingRun"]
-
 _log = logging.getLogger(__name__)
 
 

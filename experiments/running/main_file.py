@@ -15,8 +15,6 @@ from sacristan.observers.provenance import lab_git_state
 from sacristan.observers.provenance.sources import imported_sources, is_loose, md5_of, source_name
 from sacristan.old_names import current_name
 
-__all__ = ["MainFile", "is_notebook", "module_of"]
-
 
 def is_notebook() -> bool:
     """Return whether the process runs cells, in a notebook or a prompt of IPython, and no script."""

@@ -32,8 +32,6 @@ from sacristan.observers.record.identity import is_anonymous
 from sacristan.observers.record.points import POINT, Names
 from sacristan.observers.record.schema import INFO, RUN, read_json_if_whole
 
-__all__ = ["Notifier"]
-
 _log = logging.getLogger(__name__)
 
 # Alerts that a run may record, those within a minute, and the characters of one.

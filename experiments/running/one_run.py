@@ -26,8 +26,6 @@ from sacred.run import Run
 
 from sacristan.ingredients.errors import ConcurrentRunError
 
-__all__ = ["Owner", "check_nested", "ending_children", "given_back", "only_run", "watch"]
-
 _log = logging.getLogger(__name__)
 
 # The attributes that a run sets on captured functions.

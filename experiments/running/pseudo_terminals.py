@@ -12,8 +12,6 @@ from collections.abc import Iterator
 
 from sacristan.observers.record.files import Descriptor
 
-__all__ = ["are_open", "opened_like", "resize"]
-
 # The path of each pseudo-terminal that is open, and its terminal.
 _open: dict[str, Descriptor] = {}
 

@@ -31,17 +31,6 @@ from sacristan.observers.file.recording import recording_of
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.schema import RANKS_FOLDER
 
-__all__ = [
-    "check_same_config",
-    "ending_together",
-    "meet",
-    "own_world",
-    "printing_to_record",
-    "publish_config",
-    "publish_record",
-    "reporting_end",
-]
-
 _log = logging.getLogger(__name__)
 
 P = ParamSpec("P")

@@ -39,8 +39,6 @@ from sacristan.observers.record.interface import (
 )
 from sacristan.observers.record.points.rewinding import Position, num_missing
 
-__all__ = ["Recorder"]
-
 _log = logging.getLogger(__name__)
 # Changes of the config that are sent at once.
 _MOST_CONFIGS = 100

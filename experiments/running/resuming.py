@@ -36,18 +36,6 @@ from sacristan.observers.record.identity import (
 from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.schema import CONFIG, INFO, RUN
 
-__all__ = [
-    "check_resource",
-    "check_resumable",
-    "folder_to_resume",
-    "folder_to_start",
-    "forget_folders",
-    "going_on_later",
-    "is_living",
-    "is_unfinished",
-    "recorded_data",
-]
-
 _log = logging.getLogger(__name__)
 
 _SETTING = "checkpoint.resume"

@@ -18,8 +18,6 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from sacristan.configs.slurm import job_id
 
-__all__ = ["SAVED_CODE", "Signals", "Terminated", "is_loader_worker"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

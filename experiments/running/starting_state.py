@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from sacristan.ingredients.datasets.fitted import Preparation
 
-__all__ = ["check_left", "check_start", "check_waited"]
-
 # Settings of the data that the shape of inputs and outputs follows from.
 _OF_SHAPE = (
     "name",

@@ -39,20 +39,6 @@ from sacristan.observers.file.recorded_values import comes_back, is_form_of, opa
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.json_text import MAX_NOTED_LEVELS, is_deeper
 
-__all__ = [
-    "check_comes_back",
-    "check_depth",
-    "check_known",
-    "check_made",
-    "check_read",
-    "check_scopes",
-    "check_settings",
-    "check_updates",
-    "nested",
-    "warn_of_kinds",
-    "without_unread",
-]
-
 _MAX_SEED = 2**32 - 1  # numpy's global seed takes no more
 
 

@@ -24,8 +24,6 @@ from sacristan.configs.packages import Later
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.provenance.gathering import load_nvml, open_gpus
 
-__all__ = ["COUNTERS", "LinuxCounters", "PsutilCounters", "Sampler", "check_interval"]
-
 _log = logging.getLogger(__name__)
 
 # The first sample comes so soon after the start.

@@ -21,9 +21,6 @@ from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.ingredients.errors import ConcurrentRunError, ConfigError
 from sacristan.observers.record.identity import TRIAL_VARIABLE, lease
 
-__all__ = ["Pruned", "ReportingBuffer", "Trial", "take_trial"]
-
-
 # A signal that comes right before a wait is handled after it, so that no wait is long.
 _STEP_S = 0.5
 

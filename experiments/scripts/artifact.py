@@ -16,8 +16,6 @@ from sacristan.observers.artifacts.aliases import LATEST
 from sacristan.observers.errors import ArtifactError, ArtifactMovedError
 from sacristan.observers.media.kinds import Media
 
-__all__ = ["Artifact", "UsedArtifact", "log_artifact", "matching", "use_artifact"]
-
 _log = logging.getLogger(__name__)
 
 # How often to move an alias again that other processes move at the same time.

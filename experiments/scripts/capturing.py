@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 else:
     Loader = object  # importing the module takes 3 ms
 
-__all__ = ["NUMBERS", "Capture", "capture", "not_recorded", "told", "watched"]
-
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"

@@ -29,8 +29,6 @@ from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.media.kinds import Figure, Histogram, Html, Image, Media, Text
 
-__all__ = ["History", "LogWriter", "MetricRule", "flat"]
-
 _log = logging.getLogger(__name__)
 
 Values = Mapping[str, Any]

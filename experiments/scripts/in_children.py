@@ -11,8 +11,6 @@ import json
 import os
 import sys
 
-__all__ = ["CLAIM", "VARIABLE", "become_recorded"]
-
 # What a process needs to know: the options of `sacristan run`, its folder, and the PYTHONPATH that was there before.
 VARIABLE = "SACRISTAN_RECORD_CHILD"
 # The file in that folder which names the process that records.

@@ -19,8 +19,6 @@ from sacristan.experiments.scripts.capturing import told
 from sacristan.experiments.scripts.script_run import is_disabled, make_main
 from sacristan.experiments.scripts.session import Session
 
-__all__ = ["run_command"]
-
 # Programs that may start a Python script, beside Python's own.
 _SHELLS = (
     "bash",

@@ -39,8 +39,6 @@ from sacristan.ingredients.ranks import World, world_of
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 from sacristan.observers.record.identity import FORK_VARIABLE
 
-__all__ = ["Follower", "LoopLoader", "OfEachRank", "joined_ranks", "start_from", "state_to_start_from"]
-
 _log = logging.getLogger(__name__)
 
 # Where loaders keep what draws random numbers.

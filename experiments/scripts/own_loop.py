@@ -35,8 +35,6 @@ from sacristan.ingredients.errors import CheckpointError
 if TYPE_CHECKING:
     from sacristan.experiments.scripts.session import Session
 
-__all__ = ["LoopState"]
-
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")

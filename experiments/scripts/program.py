@@ -29,8 +29,6 @@ from sacristan.experiments.scripts.session import Session, active_session
 from sacristan.ingredients.errors import LabError
 from sacristan.observers.errors import ArtifactError, ObserversError
 
-__all__ = ["add_options", "run_program", "split_words"]
-
 _QUEUING = ("-q", "--queue")
 _VALUED = ("--name", "--set", "--keep", "--also", "--priority", "-m")
 _USAGE_CODE = 2  # as Python's, for a file that is not there

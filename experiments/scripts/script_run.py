@@ -29,8 +29,6 @@ from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.record.identity import RESUME_VARIABLE
 from sacristan.observers.record.redaction import hide_passwords, redact
 
-__all__ = ["ScriptRun", "make_main", "make_run", "script_of"]
-
 MODE_VARIABLE, STORE_VARIABLE = "SACRISTAN_MODE", "SACRISTAN_STORE"
 # The one line of a run's log that is no warning and yet shows; and those of Sacred that are, and do not.
 _SHOWN, _HIDDEN = "Recorded in", ("Aborted after", "Failed after")

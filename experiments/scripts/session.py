@@ -29,8 +29,6 @@ from sacristan.experiments.running.signals import Terminated
 from sacristan.experiments.scripts.script_run import ScriptRun, make_run
 from sacristan.ingredients.errors import ConcurrentRunError
 
-__all__ = ["Session", "active_session"]
-
 _log = logging.getLogger(__name__)
 
 # What ends a process by default, and can be caught; Ctrl-C raises KeyboardInterrupt in any Python.

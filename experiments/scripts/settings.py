@@ -10,8 +10,6 @@ from typing import Any
 
 from sacristan.ingredients.errors import ConfigError
 
-__all__ = ["Settings", "Summary", "as_settings"]
-
 
 class Settings(MutableMapping[str, Any]):
     """The settings of a run: `run.config.lr`, `run.config["lr"]`, `run.config.update(vars(args))`.

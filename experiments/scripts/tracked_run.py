@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from sacristan.experiments.scripts.own_loop import LoopState
     from sacristan.experiments.scripts.session import Session
 
-__all__ = ["TrackedRun"]
-
 _log = logging.getLogger(__name__)
 
 _TEXT = frozenset((str,))

@@ -38,24 +38,6 @@ if TYPE_CHECKING:
     from sacristan.experiments.running import LabRun
     from sacristan.experiments.scripts.session import Session
 
-__all__ = [
-    "FUNCTIONS",
-    "alert",
-    "current_run",
-    "define_metric",
-    "finish",
-    "init",
-    "log",
-    "log_artifact",
-    "log_model",
-    "save",
-    "unwatch",
-    "use_artifact",
-    "use_model",
-    "value_of_run",
-    "watch",
-]
-
 _log = logging.getLogger(__name__)
 
 

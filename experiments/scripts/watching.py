@@ -9,8 +9,6 @@ from typing import Any
 from sacristan.observers.errors import MediaError
 from sacristan.observers.media.kinds import Histogram
 
-__all__ = ["unwatch", "watch"]
-
 _log = logging.getLogger(__name__)
 
 _WHAT = ("gradients", "parameters", "all")

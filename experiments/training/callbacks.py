@@ -23,8 +23,6 @@ from sacristan.ingredients.training import TrainingSettings
 if TYPE_CHECKING:
     from sacristan.experiments.training import Trainer
 
-__all__ = ["Averaging", "Callback", "Callbacks", "Unfreezing", "implied_callbacks"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -21,8 +21,6 @@ from sacristan.ingredients.precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks, current
 from sacristan.ingredients.training import TrainingSettings
 
-__all__ = ["check_parts", "check_ranked"]
-
 _log = logging.getLogger(__name__)
 
 # Last layers, with the losses that apply the same function themselves.

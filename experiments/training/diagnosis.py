@@ -28,8 +28,6 @@ from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.models.modules import plain_name
 from sacristan.observers.record.files import shown_path
 
-__all__ = ["Finding", "diagnose", "non_finite_gradients", "non_finite_parameters"]
-
 # Operations that do not compute: they return memory as it is, or values as asked.
 _NOT_COMPUTING = ("empty", "full", "new_", "detach", "lift")
 # Masks are infinite on purpose.

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from sacristan.ingredients.datasets.batches import Data
     from sacristan.ingredients.precision import MixedPrecision
 
-__all__ = ["Monitor", "Supervised", "as_task", "evaluate", "evaluate_and_predict", "predict"]
-
 
 class Supervised(Task):
     """The task of a `Loss`, on batches of inputs and targets.

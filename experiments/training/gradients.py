@@ -16,8 +16,6 @@ from sacristan.experiments.training.meters import WeightedMeans
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.precision import MixedPrecision, parameters_of, with_shares
 
-__all__ = ["LossOf", "LossValue", "add_gradients", "grouped", "precise", "step_with_closure"]
-
 LossValue = Tensor | Mapping[str, Tensor] | None
 LossOf = Callable[[Any], LossValue]
 Note = Callable[[Mapping[str, Tensor]], Tensor]

@@ -27,8 +27,6 @@ from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError, ConfigError, TrainingError
 from sacristan.ingredients.precision import parameters_of, recomputes_loss
 
-__all__ = ["NonFiniteGuard", "Recovery"]
-
 _log = logging.getLogger(__name__)
 
 # Steps in a row that may be skipped; times that a training may roll back.

@@ -22,21 +22,6 @@ from sacristan.ingredients.ranks.group import Ranks
 if TYPE_CHECKING:
     from sacristan.ingredients.precision import MixedPrecision
 
-__all__ = [
-    "METRICS",
-    "LossMetric",
-    "Meter",
-    "OfLoss",
-    "OfTask",
-    "Once",
-    "RunningMetrics",
-    "WeightedMeans",
-    "check_merges",
-    "metric_names",
-    "on_device",
-    "per_weight",
-]
-
 
 class Meter(Protocol):
     """Takes batches, and returns metrics over all of them.

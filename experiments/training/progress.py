@@ -24,8 +24,6 @@ from sacristan.experiments.training import Trainer
 from sacristan.ingredients.checkpoints.training_state import Place
 from sacristan.ingredients.datasets.batches import Batches
 
-__all__ = ["Speed", "StepLog", "Stopwatch", "TimeLeft", "TrainingProgress", "peak_memory_bytes"]
-
 _log = logging.getLogger(__name__)
 
 _LINES = 20

@@ -27,8 +27,6 @@ from sacristan.ingredients.models.modules import SyncedBatchNorm, sync_batch_nor
 from sacristan.ingredients.precision import parameters_of, recomputes_loss
 from sacristan.ingredients.ranks.group import Ranks
 
-__all__ = ["ForwardScope", "RankedSteps", "Share"]
-
 
 class ForwardScope(nn.Module):
     """Calls a function inside a wrapper's forward pass, so that a task reaches all parts and methods of the model."""

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from sacristan.experiments.training import Trainer
     from sacristan.ingredients.ranks.group import Ranks
 
-__all__ = ["ShardedSteps"]
-
 
 class ShardedSteps(RankedSteps):
     """The optimizer steps of one of several ranks, each of which holds a share of every parameter."""

@@ -48,8 +48,6 @@ from sacristan.ingredients.errors import CheckpointError
 from sacristan.observers.record.files import make_folder, sync_files, sync_folder
 from sacristan.observers.record.schema import CONFIG
 
-__all__ = ["StepBundle", "Triage", "like", "on_cpu", "read_bundle", "replay_if_asked", "write_bundle"]
-
 _log = logging.getLogger(__name__)
 
 FORMAT = 1

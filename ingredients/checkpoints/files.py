@@ -37,21 +37,6 @@ from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.files import make_folder, replacing
 from sacristan.observers.record.sealed_zip import SealingStream, check_seal, read_note
 
-__all__ = [
-    "check_weights",
-    "complete_config",
-    "find_weights",
-    "load_checkpoint",
-    "load_weights",
-    "other_data",
-    "parse_run",
-    "preparation_of",
-    "read_file",
-    "read_weights",
-    "save_checkpoint",
-    "split_of",
-]
-
 FORMAT = 2
 _OTHER_FILE = "copy it again from where it is whole, or give another file"
 # Entries of a state that can be read from its file without torch.

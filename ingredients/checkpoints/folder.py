@@ -35,8 +35,6 @@ from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.ranks.group import ALONE
 from sacristan.observers.record.files import make_folder, replacing, sync_folder
 
-__all__ = ["LOADER_ERRORS", "CheckpointFolder", "SignalStop", "StateFinder", "best_epoch", "data_fingerprint"]
-
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Errors of a loader whose workers were ended from outside: it says so, or their shared memory is gone.
@@ -192,20 +190,16 @@ class CheckpointFolder:
         is_same_step = self._last_step == state["step"]
         if _is_interim(state) and is_same_step and not self._last_is_interim:
             return
-        if self._last_step is not None and not is_same_step and not self._last_is_interim:
-            self._keep_last()
+        is_kept = self._last_step is not None and not is_same_step and not self._last_is_interim
+        if is_kept and self.keep > 1 and self.last.exists():
+            before = self.path / f"step-{self._last_step:09d}.pt"
+            _link(self.last, before)
+            self._best_epochs[before] = self._best_epochs.get(self.last)
         save_checkpoint(state, self.last, check=not self._was_read_back)
         self._was_read_back = True
         self._best_epochs[self.last] = best_epoch(state)
         self._last_step, self._last_is_interim = state["step"], _is_interim(state)
         self._drop_old()
-
-    def _keep_last(self) -> None:
-        """Keep the newest state under its step before another replaces it."""
-        if self.keep > 1 and self.last.exists():
-            before = self.path / f"step-{self._last_step:09d}.pt"
-            _link(self.last, before)
-            self._best_epochs[before] = self._best_epochs.get(self.last)
 
     def _drop_old(self) -> None:
         older = sorted((path for path in self._best_epochs if path != self.last), reverse=True)
@@ -278,7 +272,10 @@ class StateFinder:
 
         def check_with_record(state: Mapping[str, Any], path: Path) -> None:
             self._check_own(state, path)
-            num_missing = self._num_missing(state)
+            position = state.get("position")
+            if self.record is None or position is None or self.is_followed:
+                return
+            num_missing = self.record.num_missing(position)
             if num_missing:
                 lacking.append(path)
                 raise CheckpointError(f"{path}: {num_missing} entries of the record up to this state are missing")
@@ -323,12 +320,6 @@ class StateFinder:
         stem, _, number = path.name.rpartition("-")
         after = f"{stem}-{int(number) + 1}" if stem and number.isdecimal() else f"{path.name}-2"
         return CheckpointFolder(path.with_name(after), 1).has_states()
-
-    def _num_missing(self, state: Mapping[str, Any]) -> int:
-        position = state.get("position")
-        if self.record is None or position is None or self.is_followed:
-            return 0
-        return self.record.num_missing(position)
 
     def _check_own(self, state: Mapping[str, Any], path: Path) -> None:
         check_whole(state, self.parts, path)

@@ -11,8 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["add_groups", "name_groups", "regrouped", "sharing", "unsaved", "with_names"]
-
 
 def name_groups(saved: list[dict[str, Any]], optimizer: Any, parameters: Mapping[str, Tensor]) -> None:
     """Add the names of their parameters to saved groups of an optimizer that lack them."""

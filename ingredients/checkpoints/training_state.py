@@ -46,22 +46,6 @@ from sacristan.ingredients.models.modules import (
 from sacristan.ingredients.ranks.group import Ranks
 from sacristan.observers.file.sacred_form import plain
 
-__all__ = [
-    "Place",
-    "branch",
-    "capture",
-    "check_whole",
-    "differ",
-    "keeps_monitor",
-    "of_all_ranks",
-    "of_rank",
-    "resume",
-    "snapshot",
-    "state_of",
-    "warn_of_unsaved",
-    "weights_of",
-]
-
 _log = logging.getLogger(__name__)
 
 # Settings that change how data are read, but not the data.
@@ -176,18 +160,17 @@ def _parameters(parts: Mapping[str, Any]) -> dict[str, Tensor]:
 def check_whole(state: Mapping[str, Any], parts: Mapping[str, Any], path: Path) -> None:
     """Check that a state holds all parts of a training, not just weights."""
     needed = {"epoch", "batch", "step", "losses", "streams"}
-    needed.update(name for name, part in parts.items() if part is not None and not _may_be_missing(name, part))
+    for name, part in parts.items():
+        # Callbacks may be new, and earlier versions saved no statistics of a loss.
+        if part is None or name == "callbacks" or (name == "loss" and not any(True for _ in part.parameters())):
+            continue
+        needed.add(name)
     missing = sorted(name for name in needed if state.get(name) is None)
     if missing:
         raise CheckpointError(
             f"{path}: holds no {', '.join(missing)}, so it is no state of this training; expected one saved as "
             "checkpoints/last.pt (best.pt holds weights alone)"
         )
-
-
-def _may_be_missing(name: str, part: Any) -> bool:
-    """Return whether a state may lack a part: earlier versions saved no statistics of a loss; callbacks may be new."""
-    return name == "callbacks" or (name == "loss" and not any(True for _ in part.parameters()))
 
 
 def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Place:
@@ -248,20 +231,15 @@ def branch(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path, confi
         if kind == "optimizer" and part is not None:
             _branch_rates(name, f"scheduler{dot}{which}", parts, state, place, path, config)
         elif kind == "callbacks":
-            _branch_callbacks(part, state.get(name), path)
+            try:
+                part.load_state_dict(state.get(name) or {})
+            except CheckpointError as error:
+                _log.warning("%s: %s; those of this training start from the beginning", path, error)
         elif kind not in ("model", "scheduler") and part is not None and kept.get(name, True):
             _load(part, state[name], name, path)
     if not differ(saved, config, "optimizer.name"):
         _load_trained(parts, state)
     return place
-
-
-def _branch_callbacks(callbacks: Any, state: Any, path: Path) -> None:
-    """Load the callbacks if they are those of the state; otherwise they start from the beginning."""
-    try:
-        callbacks.load_state_dict(state or {})
-    except CheckpointError as error:
-        _log.warning("%s: %s; those of this training start from the beginning", path, error)
 
 
 def data_of(state: Mapping[str, Any]) -> str:

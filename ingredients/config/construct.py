@@ -20,15 +20,6 @@ from sacristan.ingredients.errors import ConfigError, LabError, MissingDependenc
 from sacristan.observers.record.object_names import imported_main
 from sacristan.old_names import renamed
 
-__all__ = [
-    "build",
-    "check_options",
-    "import_module",
-    "import_object",
-    "is_dotted_path",
-    "require",
-]
-
 
 def is_dotted_path(name: str) -> bool:
     """Return whether a name is the path of an object: `package.module:object` or `package.module.object`."""

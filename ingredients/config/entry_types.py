@@ -34,21 +34,6 @@ from sacristan.ingredients.config.construct import import_module, import_object,
 from sacristan.ingredients.errors import ConfigError
 from sacristan.observers.record.object_names import named, object_name
 
-__all__ = [
-    "adopt",
-    "check_items",
-    "check_keys",
-    "conform",
-    "describe",
-    "infer",
-    "is_number",
-    "literal",
-    "misfit",
-    "misplaced",
-    "parts_of",
-    "typed",
-]
-
 # Values of settings as they stand on the command line, by dotted name.
 _typed: contextvars.ContextVar[Mapping[str, str]] = contextvars.ContextVar("typed", default={})  # noqa: B039
 
@@ -115,24 +100,17 @@ def infer(default: Any) -> Any:
     if default is None:
         return Any
     if isinstance(default, list | tuple):
-        return _infer_list(default)
+        is_flat = all(isinstance(item, bool | int | float | str) or object_name(item) is not None for item in default)
+        kinds = {infer(item) for item in default} if is_flat else set()
+        if kinds == {int, float}:
+            return list[float]
+        return types.GenericAlias(list, kinds.pop()) if len(kinds) == 1 else list
     for kind in (bool, int, float, str, dict, types.ModuleType, pathlib.PurePath):
         if isinstance(default, kind):
             return kind
     if object_name(default) is None:
         return Any
     return collections.abc.Callable if callable(default) else type(default)
-
-
-def _infer_list(default: list | tuple) -> Any:
-    kinds = {infer(item) for item in default} if all(map(_is_scalar, default)) else set()
-    if kinds == {int, float}:
-        return list[float]
-    return types.GenericAlias(list, kinds.pop()) if len(kinds) == 1 else list
-
-
-def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float | str) or object_name(value) is not None
 
 
 def parts_of(kind: Any) -> tuple:
@@ -148,7 +126,9 @@ def conform(value: Any, kind: Any, entry: str = "") -> Any:
     convert = _CONVERTERS.get(get_origin(kind) or kind)
     if convert is not None:
         return convert(value, kind, entry)
-    value = _imported(value, kind, entry)
+    # a dotted name of a torch object, such as a dtype
+    if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
+        value = import_object(value, entry)
     if isinstance(value, kind) and not (isinstance(value, bool) and kind is not bool):
         return value
     raise TypeError
@@ -173,24 +153,13 @@ def adopt(value: Any, default: Any, entry: str = "") -> Any:
 
 def _is_unread(value: str, default: Any) -> bool:
     """Return whether a text was meant to be the list or dict of the default, but lacks quotes around its items."""
-    text = value.lstrip()
-    return (
-        text.startswith(("[", "("))
-        if isinstance(default, list | tuple)
-        else isinstance(default, dict) and text[:1] == "{"
-    )
+    openings = ("[", "(") if isinstance(default, list | tuple) else ("{",) if isinstance(default, dict) else ()
+    return value.lstrip().startswith(openings)
 
 
 def is_number(kind: type) -> bool:
     """Return whether a type is numeric; bool is not."""
     return issubclass(kind, int | float) and kind is not bool
-
-
-def _imported(value: Any, kind: Any, entry: str) -> Any:
-    """Return the object of a dotted name if a torch object such as a dtype is expected; else the value."""
-    if isinstance(kind, type) and kind.__module__ == "torch" and isinstance(value, str) and is_dotted_path(value):
-        return import_object(value, entry)
-    return value
 
 
 def _as_choice(value: Any, kind: Any, entry: str) -> Any:
@@ -248,14 +217,15 @@ def _as_callable(value: Any, kind: Any, entry: str) -> Any:
     """Return a class or function, given itself or by its dotted name."""
     if isinstance(value, str) and is_dotted_path(value):
         value = import_object(value, entry)
-    if callable(value) and ((get_origin(kind) or kind) is not type or _is_class(value, get_args(kind))):
+    if (get_origin(kind) or kind) is type:
+        bounds = get_args(kind)
+        bound = bounds[0] if bounds and isinstance(bounds[0], type) else object
+        is_valid = isinstance(value, type) and issubclass(value, bound)
+    else:
+        is_valid = callable(value)
+    if is_valid:
         return value
     raise TypeError
-
-
-def _is_class(value: Any, bounds: tuple) -> bool:
-    bound = bounds[0] if bounds and isinstance(bounds[0], type) else object
-    return isinstance(value, type) and issubclass(value, bound)
 
 
 def _as_member(value: Any, kind: Any, entry: str) -> Any:
@@ -296,14 +266,11 @@ def describe(kind: Any) -> str:
     if len(parts_of(kind)) > 1:
         return " or ".join(map(describe, parts_of(kind)))
     if (origin or kind) in (type, collections.abc.Callable):
-        return f"{_describe_callable(kind, args)} by its dotted name"
+        what = "a class" if kind is type else "a class or function"
+        if origin is type and isinstance(args[0], type):
+            what = f"a subclass of {args[0].__name__}"
+        return f"{what} by its dotted name"
     return str(_NAMES.get(origin or kind, getattr(kind, "__name__", kind)))
-
-
-def _describe_callable(kind: Any, args: tuple) -> str:
-    if get_origin(kind) is type and isinstance(args[0], type):
-        return f"a subclass of {args[0].__name__}"
-    return "a class" if kind is type else "a class or function"
 
 
 def misfit(entry: str, value: Any, kind: Any, default: Any) -> str:
@@ -395,17 +362,13 @@ def _hint(entry: str, value: Any, kind: Any, default: Any) -> str:
     if isinstance(default, dict) and default:
         key, default = next(iter(default.items()))
         name = f"{entry}.{key}"
-    choices = _choices(kind)
+    choices = [choice for part in parts_of(kind) for choice in get_args(part) if isinstance(choice, str)]
     example = "package.module:name" if _is_local(named(default)) else str(named(default))
     near = nearest(value, choices) if isinstance(value, str) else None
     hint = question([f"{name}={near}"] if near else [], f"write for example {name}={shlex.quote(example)}")
     if isinstance(value, bool) and {"on", "off", "yes", "no"} & {*choices}:
         hint += "; in YAML write 'off' in quotes"
     return hint
-
-
-def _choices(kind: Any) -> list[str]:
-    return [choice for part in parts_of(kind) for choice in get_args(part) if isinstance(choice, str)]
 
 
 def _is_local(name: Any) -> bool:

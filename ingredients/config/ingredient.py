@@ -30,8 +30,6 @@ from sacristan.ingredients.config.scope import DeclaredDict, NamedDict, Scope, i
 from sacristan.ingredients.errors import ConfigError, MissingEntryError
 from sacristan.observers.record.json_text import MAX_LEVELS, MAX_NOTED_LEVELS, is_deeper
 
-__all__ = ["ConfigHook", "Ingredient", "LabFunctions", "MapSignature", "look_once_at_sources", "make_writable"]
-
 
 class ConfigHook:
     """A config hook of an ingredient: `(config, command_name, logger) -> updates`.

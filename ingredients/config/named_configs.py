@@ -42,19 +42,6 @@ from sacristan.observers.file.recorded_values import is_recorded_object, opaque_
 from sacristan.observers.file.sacred_form import plain
 from sacristan.observers.record.files import replacing
 
-__all__ = [
-    "Gathered",
-    "gathering",
-    "guard_sacred",
-    "keeping_opaque",
-    "kinds_of",
-    "named_config_of",
-    "note",
-    "note_kind",
-    "read_config_file",
-    "write_config_file",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class _NamedValue:

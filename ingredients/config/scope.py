@@ -39,8 +39,6 @@ from sacristan.ingredients.errors import ConfigError, UnknownEntryError
 from sacristan.observers.file.recorded_values import is_form_of, opaque_in
 from sacristan.observers.record.object_names import object_name
 
-__all__ = ["DeclaredDict", "NamedDict", "Scope", "completed", "is_shipped", "lenient"]
-
 _SHIPPED = tuple(str(Path(__file__).resolve().parents[2] / name) + os.sep for name in ("experiments", "ingredients"))
 
 # Types that JSON has; a dict is compared entry by entry.

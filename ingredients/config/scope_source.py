@@ -16,8 +16,6 @@ from typing import Any
 
 from sacristan.ingredients.errors import ConfigError
 
-__all__ = ["ScopeSource", "read_scope"]
-
 _NOT_DOCUMENTATION = re.compile(r"\s*(noqa|type:|pylint:|noinspection|fmt:|ruff:|pragma:)")
 
 

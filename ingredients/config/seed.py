@@ -20,19 +20,6 @@ from sacristan.configs.packages import numpy as np
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "KeptStream",
-    "by_device",
-    "global_states",
-    "global_stream",
-    "look_stream",
-    "numpy_stream",
-    "seed_globals",
-    "set_global_states",
-    "stream_seed",
-    "torch_stream",
-]
-
 
 def stream_seed(seed: int, *name: str | int) -> int:
     """Return the seed of a named stream: the first 63 bits of the SHA-256 of seed and name.

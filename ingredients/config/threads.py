@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["is_asked_for_threads", "let_threads_sleep", "threads_sleep"]
-
 _POLICY = "OMP_WAIT_POLICY"
 
 

@@ -19,22 +19,6 @@ from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
 from sacristan.ingredients.errors import DataError, LabError
 
-__all__ = [
-    "IGNORED",
-    "Collate",
-    "Padded",
-    "collate_function",
-    "collated",
-    "keep_lists",
-    "map_tensors",
-    "num_samples",
-    "pad",
-    "sent",
-    "stack",
-    "tensors_of",
-    "to_device",
-]
-
 # The class that torch's losses ignore.
 IGNORED = -100
 

@@ -17,8 +17,6 @@ from sacristan.ingredients.datasets.batches import Data, TensorBatches
 from sacristan.ingredients.datasets.splitting import SPLITS, Split
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["VOCABULARY", "characters_a_byte", "make_corpus", "read_text"]
-
 VOCABULARY = 256
 # The files of a folder to read.
 _PATTERN = "*.txt"

@@ -22,21 +22,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "GAPS_OF_PANDAS",
-    "MANY",
-    "PACKED",
-    "as_numbers",
-    "check_csv",
-    "in_plain_notation",
-    "notation_advice",
-    "quoted",
-    "read_cells",
-    "refuse_notation",
-    "refuse_strays",
-    "typed",
-]
-
 _CHARACTER, _TEXT, _NUMBER, _BOOL = "a single character", "text", "a whole number", "True or False"
 # The arguments and what they expect; `_CHOICES` lists the values of others.
 _EXPECTED = {

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from sacristan.ingredients.datasets.fitted import Preparation
 
-__all__ = ["read_csv", "read_targets"]
-
 _log = logging.getLogger(__name__)
 
 # How pandas names a column without a name; a file that pandas wrote again holds this name.

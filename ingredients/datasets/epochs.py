@@ -26,22 +26,6 @@ from sacristan.ingredients.datasets.transforms import augment
 from sacristan.ingredients.errors import DataError
 from sacristan.ingredients.ranks.group import ALONE, Ranks
 
-__all__ = [
-    "SAMPLERS",
-    "Batches",
-    "Finish",
-    "Order",
-    "StructureBatches",
-    "TensorBatches",
-    "TrainPart",
-    "by_length",
-    "drawn",
-    "finisher",
-    "make_order",
-    "sampler_class",
-    "shuffled",
-]
-
 # Positions (samples of an epoch,) in the training part, for the number of an epoch.
 Order = Callable[[int], Tensor]
 

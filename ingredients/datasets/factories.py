@@ -28,8 +28,6 @@ from sacristan.ingredients.datasets.structured import (
 )
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["Items", "from_code", "from_factory", "from_torchvision"]
-
 Collate = Callable[[list], Any]
 
 

@@ -25,8 +25,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["PADDING", "UNKNOWN_WORD", "Preparation", "TableColumns", "Vocabulary", "scaled"]
-
 _log = logging.getLogger(__name__)
 
 # A column with more values than this holds names or free text, not categories.

@@ -38,8 +38,6 @@ from sacristan.observers.record.files import replacing
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["ImageCache", "ImageFacts", "ImageFolder", "image_files", "read_image_folder"]
-
 _log = logging.getLogger(__name__)
 
 _VARIABLE = "SACRISTAN_CACHE"

@@ -27,8 +27,6 @@ from sacristan.ingredients.datasets.splitting import PARTS, by_name, files_by_pa
 from sacristan.ingredients.datasets.structured import is_stream
 from sacristan.ingredients.errors import DataError, LabError
 
-__all__ = ["Rows", "TarShards", "decode", "read_hugging_face", "read_parquet", "read_tar"]
-
 _NUMBERS = ("cls", "cls2", "id", "index", "inx")
 _IMAGES = ("jpg", "jpeg", "png", "bmp", "gif", "webp", "tif", "tiff", "ppm", "pgm")
 

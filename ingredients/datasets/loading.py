@@ -35,8 +35,6 @@ from sacristan.ingredients.datasets.structured import Stream
 from sacristan.ingredients.errors import DataError, LabError
 from sacristan.ingredients.ranks.group import Ranks, current
 
-__all__ = ["EpochOf", "Key", "LoaderBatches", "SplitDataset", "StreamBatches", "StreamSplit", "StructuredSplit"]
-
 Key = tuple[int, int, Sequence[int]]
 
 _END = object()

@@ -21,8 +21,6 @@ from sacristan.ingredients.datasets.targets import known_targets, resolve_task
 from sacristan.ingredients.datasets.texts import Texts
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["Prepared", "fingerprint", "prepare", "prepare_alike"]
-
 _log = logging.getLogger(__name__)
 
 # Samples whose bytes are converted to floats at once.

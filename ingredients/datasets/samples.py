@@ -18,26 +18,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     from sacristan.ingredients.datasets.fitted import Preparation, TableColumns
 
-__all__ = [
-    "ByteImages",
-    "Joined",
-    "Moments",
-    "Rounding",
-    "Sequences",
-    "Source",
-    "SourceSettings",
-    "Subset",
-    "Task",
-    "as_floats",
-    "as_samples",
-    "float32_rounds",
-    "from_arrays",
-    "joined",
-    "moments_of",
-    "statistics",
-    "subset",
-]
-
 Task = Literal["auto", "classification", "regression", "multilabel", "segmentation", "custom"]
 
 # float32 loses digits where it rounds values by more than this share of their deviation.

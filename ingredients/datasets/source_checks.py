@@ -12,17 +12,6 @@ import numpy as np
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.errors import DataError
 
-__all__ = [
-    "EXACT",
-    "TARGET_NAMES",
-    "as_list",
-    "check_whole",
-    "exact_floats",
-    "reading",
-    "refuse_column",
-    "warn_of_merged",
-]
-
 _log = logging.getLogger(__name__)
 
 # float32 represents every integer up to here.

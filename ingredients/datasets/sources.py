@@ -41,19 +41,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = [
-    "BUNDLED",
-    "FILES",
-    "check_options",
-    "check_source",
-    "describe",
-    "kind_of",
-    "load_source",
-    "read_bundled",
-    "read_digits",
-    "survey",
-]
-
 # A part of the data: its code, inputs, targets.
 _Part = tuple[int | None, np.ndarray, np.ndarray | None]
 # Names of the arrays of inputs and targets, in order of preference.

@@ -13,8 +13,6 @@ from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.datasets.csv_cells import as_numbers
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["RANDOM", "Cutter", "Fold", "SplitRule", "default_test_fraction", "values_in_names"]
-
 # A text of ISO 8601 with a time of day and a zone: Z, +01:00, +0100 or +01.
 _ZONED = r"[T ]\d\d.*(?:[zZ]|[+-]\d\d(?::?\d\d)?)$"
 

@@ -17,8 +17,6 @@ from sacristan.ingredients.config.seed import numpy_stream
 from sacristan.ingredients.datasets.split_rules import RANDOM, Cutter, Fold, SplitRule, default_test_fraction
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["PARTS", "SPLITS", "TEST", "TRAIN", "VAL", "Split", "by_name", "check_split", "files_by_part", "split"]
-
 _log = logging.getLogger(__name__)
 
 TRAIN, VAL, TEST = 0, 1, 2

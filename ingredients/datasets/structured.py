@@ -19,20 +19,6 @@ from sacristan.ingredients.datasets.source_checks import TARGET_NAMES
 from sacristan.ingredients.datasets.splitting import SPLITS, TRAIN
 from sacristan.ingredients.errors import DataError
 
-__all__ = [
-    "ArrayStructure",
-    "Stream",
-    "Streams",
-    "array_structure",
-    "attribute_of",
-    "is_dataset",
-    "is_stream",
-    "part_of",
-    "streams_of",
-    "structured_source",
-    "weights_of",
-]
-
 
 class ArrayStructure:
     """A nested structure of arrays with one row per sample, such as several inputs; `[index]` is one sample."""

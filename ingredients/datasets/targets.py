@@ -15,8 +15,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     from sacristan.ingredients.datasets.fitted import Preparation
 
-__all__ = ["UNKNOWN", "VOID", "class_name", "known_targets", "resolve_task"]
-
 _log = logging.getLogger(__name__)
 
 # The task of integer targets, by their number of dimensions; more than 2 are a segmentation.

@@ -24,8 +24,6 @@ from sacristan.ingredients.errors import DataError
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Texts", "read_texts"]
-
 # Packages of the standard library whose docstrings serve as example texts.
 _PACKAGES = ("asyncio", "email", "http", "importlib", "logging", "multiprocessing", "unittest", "urllib", "xml")
 _TEXT = "text"  # the usual column of texts

@@ -26,8 +26,6 @@ from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.datasets.targets import VOID
 from sacristan.ingredients.errors import DataError
 
-__all__ = ["NAMES", "Pipeline", "augment", "make_pipeline", "parse", "shape_after", "shifted"]
-
 # Transforms that also apply to validation and test by default.
 _ALWAYS = ("resize", "center_crop")
 _MIXING = ("mixup", "cutmix")

@@ -28,8 +28,6 @@ from sacristan.ingredients.datasets.collating import tensors_of
 from sacristan.ingredients.errors import ConfigError
 from sacristan.ingredients.models.modules import evaluating, plain_name
 
-__all__ = ["Probe", "Seen", "draw", "feature_maps", "look", "matching", "print_seen", "summarize"]
-
 # Values in a histogram, at most.
 _MOST_VALUES = 1 << 16
 # Feature maps in an image.

@@ -25,8 +25,6 @@ from sacristan.ingredients.datasets.batches import Data
 from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.precision import MixedPrecision, auto_dtype
 
-__all__ = ["PHASES", "Profiled", "StepProfile", "measure", "print_check", "quiet_profile", "unaligned_layers"]
-
 PHASES = ("data", "forward", "backward", "optimizer", "rest")
 # Operations in the table.
 _MOST_OPERATIONS = 10

@@ -31,23 +31,6 @@ from sacristan.ingredients.losses import Loss
 from sacristan.ingredients.models.modules import evaluating, switching
 from sacristan.ingredients.precision import MixedPrecision, recomputes_loss, with_shares
 
-__all__ = [
-    "BatchSizes",
-    "LrRange",
-    "Tried",
-    "batch_of",
-    "draw_range",
-    "draw_sizes",
-    "is_out_of_memory",
-    "largest",
-    "largest_batch",
-    "print_range",
-    "print_sizes",
-    "step",
-    "try_rates",
-    "unchanged",
-]
-
 # Share of the old value in the smoothed loss; multiple of its lowest value at which the loss has diverged.
 _SMOOTHING, _DIVERGED = 0.9, 4.0
 # Fewer steps say little, more say nothing new.

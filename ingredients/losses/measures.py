@@ -15,9 +15,6 @@ from sacristan.configs.packages import missing_package
 from sacristan.ingredients.config.construct import check_options, import_object, is_dotted_path
 from sacristan.ingredients.errors import ConfigError, LossError
 
-__all__ = ["Measures", "build_measures"]
-
-
 # Batches to measure at once on an asynchronous device, and the maximum number of values to hold back for that.
 _HELD_BACK, _MOST_NUMBERS = 50, 2**24
 

@@ -20,19 +20,6 @@ from torch.nn import functional
 
 from sacristan.ingredients.config.seed import global_stream
 
-__all__ = [
-    "LOSSES",
-    "Averaging",
-    "BinaryCrossEntropy",
-    "BinaryFocalLoss",
-    "FocalLoss",
-    "KnownLoss",
-    "WeightedLosses",
-    "averaging_of",
-    "measured_averaging",
-    "normalizer",
-]
-
 Averaging = Literal["mean", "weights", "sum"]
 
 

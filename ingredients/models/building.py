@@ -39,17 +39,6 @@ from sacristan.ingredients.models.modules import (
 )
 from sacristan.ingredients.models.networks import NETWORKS
 
-__all__ = [
-    "WeightsReport",
-    "build_model",
-    "check_init",
-    "check_model",
-    "check_rename",
-    "initialize",
-    "load_weights_into",
-    "rename",
-]
-
 _SHORT = {"xavier": "xavier_uniform", "kaiming": "kaiming_normal"}
 _FUNCTIONS = {
     name.rstrip("_"): getattr(nn.init, name) for name in dir(nn.init) if name.endswith("_") and not name.startswith("_")

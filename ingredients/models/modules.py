@@ -24,29 +24,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.errors import ModelError
 
-__all__ = [
-    "NORMS",
-    "FeatureExtractor",
-    "Freezing",
-    "SyncedBatchNorm",
-    "check_globs",
-    "check_unfreeze",
-    "evaluating",
-    "evaluation_weights",
-    "freezings_of",
-    "is_held_in_eval",
-    "layers_of",
-    "load_plain_state_dict",
-    "make_feature_extractor",
-    "matches",
-    "plain_name",
-    "plain_names",
-    "plain_state_dict",
-    "switching",
-    "sync_batch_norms",
-    "will_train",
-]
-
 # Normalisation layers; in a chain, they belong to the layer before.
 NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.LocalResponseNorm)
 _CHAINS = (nn.Sequential, nn.ModuleList)
@@ -159,9 +136,16 @@ def _new_names(prefix: str, module: nn.Module, seen: set[int], *, recurse: bool)
 
 
 class FeatureExtractor(nn.Module):
-    """A model that returns the outputs of some of its layers, by the names in `layers`.
+    """A model that returns the outputs of some of its layers by name.
 
     The model is shared, not copied, and features have gradients. Its layers have hooks only during a call.
+
+    Args:
+        layers: Names of the features by the dotted names of layers.
+
+    Example:
+        features = make_feature_extractor(network, {"head": "scores"})
+        scores = features(torch.zeros(8, *batches.input_shape))["scores"]
     """
 
     def __init__(self, model: nn.Module, layers: Mapping[str, str]) -> None:

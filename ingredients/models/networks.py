@@ -19,8 +19,6 @@ from einops.layers.torch import Rearrange, Reduce
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["ACTIVATIONS", "CNN", "GPT", "MLP", "NETWORKS", "ViT", "continue_tokens"]
-
 ACTIVATIONS = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 

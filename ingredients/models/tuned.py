@@ -20,8 +20,6 @@ from sacristan.configs.nearest import suggestion
 from sacristan.ingredients.config.construct import check_options
 from sacristan.ingredients.errors import ModelError
 
-__all__ = ["cast", "check_compile", "tune", "uncompiled"]
-
 
 def tune(
     model: nn.Module,

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = ["ALONE", "Ranks", "backend_of", "current", "is_of_connection", "join", "leave"]
-
 T = TypeVar("T")
 # Words in torch's errors about connections to other ranks.
 _OF_CONNECTION = ("gloo", "NCCL", "c10d", "ProcessGroup", "TCPStore", "Connection closed by peer", "Connection reset")

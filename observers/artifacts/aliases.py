@@ -26,23 +26,6 @@ from sacristan.observers.record.identity import user_name
 from sacristan.observers.record.json_text import parse_json, storable_text
 from sacristan.observers.record.redaction import typed_command
 
-__all__ = [
-    "LATEST",
-    "MAX_TEXT",
-    "AliasMoves",
-    "Move",
-    "Named",
-    "carried",
-    "check_alias",
-    "check_removable",
-    "is_same",
-    "named_at",
-    "named_by",
-    "next_move",
-    "not_an_alias",
-    "present_moves",
-]
-
 # Always names the newest version; nobody moves it.
 LATEST = "latest"
 # When an alias got what it names, as `Move.time`, and the digest of that version; None for no version.

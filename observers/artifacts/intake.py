@@ -36,8 +36,6 @@ from sacristan.observers.record.files import sync_file, sync_folder
 from sacristan.observers.record.folders import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
 
-__all__ = ["Incoming", "make_read_only", "sweep_incoming", "take_tree"]
-
 # A later process removes the incomplete files of a killed one after this long without a change; parts of large files,
 # and all files if there are no locks, after a day.
 _UNLOCKED_S, ABANDONED_S = 60.0, 24 * 3600.0

@@ -25,8 +25,6 @@ from sacristan.observers.record.copies import make_shared, share
 from sacristan.observers.record.files import read_regular, sync_folder
 from sacristan.observers.record.json_text import parse_json
 
-__all__ = ["Manifests", "checked_metadata", "put_once"]
-
 _log = logging.getLogger(__name__)
 
 MAX_METADATA_BYTES = 256 * 1024

@@ -45,8 +45,6 @@ from sacristan.observers.record.copies import CopyProgress, make_shared
 from sacristan.observers.record.files import shown_path, sync_file
 from sacristan.observers.record.folders import claimed
 
-__all__ = ["ARTIFACTS", "RELATIONS", "ArtifactStore", "Lineage"]
-
 _log = logging.getLogger(__name__)
 
 ARTIFACTS = "_artifacts"

@@ -40,8 +40,6 @@ from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.points.rewinding import Position, held, read_position
 from sacristan.observers.record.schema import DESTINATION, EARLIER_FOLDER
 
-__all__ = ["FileObserver", "file_observer", "run_folder"]
-
 _log = logging.getLogger(__name__)
 
 # How long the end of a run waits for git, packages and machine.

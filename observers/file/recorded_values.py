@@ -28,8 +28,6 @@ from sacristan.configs.packages import numpy as np
 from sacristan.observers.file.sacred_form import in_fixed_order, plain
 from sacristan.observers.record.object_names import object_name
 
-__all__ = ["Opaque", "comes_back", "is_form_of", "is_recorded_object", "opaque_in", "read_back"]
-
 _TAGS = frozenset(
     f"py/{name}"
     for name in (

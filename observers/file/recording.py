@@ -33,9 +33,6 @@ from sacristan.observers.record.schema import (
     read_json_if_whole,
 )
 
-__all__ = ["BeginningObserver", "Recording", "SacredsInterface", "recording_of", "recordings_of"]
-
-
 _log = logging.getLogger(__name__)
 
 # Series named in messages about lost points.

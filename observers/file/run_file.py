@@ -27,8 +27,6 @@ from sacristan.observers.record.json_text import MAX_LEVELS
 from sacristan.observers.record.redaction import hide_passwords, redact
 from sacristan.observers.record.schema import FORMAT, INFO, LEASE, RUN
 
-__all__ = ["Beginning", "InfoFile", "LeaseFile", "RunFile", "command_line", "new_entry"]
-
 SACREDS_BEAT_INTERVAL = timedelta(seconds=10)
 
 # Losses noted while a run is active.

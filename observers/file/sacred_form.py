@@ -26,8 +26,6 @@ from sacristan.observers.record.points.intact_points import read_few_points, rea
 from sacristan.observers.record.redaction import hide_passwords
 from sacristan.observers.record.schema import read_names
 
-__all__ = ["OddEntries", "in_fixed_order", "plain", "sacred_metrics", "to_ticks"]
-
 _log = logging.getLogger(__name__)
 
 # Characters of a name or a reason that are shown.

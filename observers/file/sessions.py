@@ -37,18 +37,6 @@ from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.points.intact_points import last_time
 from sacristan.observers.record.schema import FORMAT, RUN, newer_format, read_json
 
-__all__ = [
-    "LabSources",
-    "OpenRecord",
-    "Provenance",
-    "folder_of",
-    "new_session",
-    "open_for_resuming",
-    "resumed_session",
-    "started_session",
-    "uid_in",
-]
-
 _log = logging.getLogger(__name__)
 
 # Names shown in one message.

@@ -16,22 +16,6 @@ from typing import Any
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
 
-__all__ = [
-    "Snapshot",
-    "animated_png_bytes",
-    "as_bytes",
-    "as_integers",
-    "check_pixels",
-    "cut_off",
-    "has_channels_first",
-    "is_masked_array",
-    "is_missing",
-    "of_known_type",
-    "png_bytes",
-    "png_size",
-    "to_numpy",
-]
-
 
 class Snapshot:
     """A copy of an array, of a tensor (recognized by its methods: torch is not imported), or of nested lists.

@@ -22,8 +22,6 @@ from sacristan.observers.media.arrays import (
 from sacristan.observers.media.kinds import Media, check_size, snapshot
 from sacristan.observers.record.media_files import Content
 
-__all__ = ["Audio", "Video"]
-
 _MAX_CHANNELS = 8
 # Maximum rate that browsers play, Hz.
 _MAX_RATE = 768_000

@@ -32,21 +32,6 @@ from sacristan.observers.media.arrays import (
 )
 from sacristan.observers.record.media_files import Content
 
-__all__ = [
-    "MAX_BYTES",
-    "Figure",
-    "Histogram",
-    "Html",
-    "Image",
-    "Media",
-    "Text",
-    "are_numbers",
-    "binned",
-    "check_size",
-    "count_values",
-    "snapshot",
-]
-
 _log = logging.getLogger(__name__)
 
 # Maximum size of a sound, a video, a point cloud or a page: the whole file is held in memory.

@@ -16,8 +16,6 @@ from sacristan.observers.media.arrays import Snapshot, as_bytes, check_pixels, c
 from sacristan.observers.media.kinds import Media, are_numbers, check_size, snapshot
 from sacristan.observers.record.media_files import Content
 
-__all__ = ["PointCloud", "ply_bytes", "read_header", "read_points"]
-
 _BYTES_OF_POINT = 15
 
 

@@ -16,8 +16,6 @@ from sacristan.observers.media.kinds import Image, Media, are_numbers, snapshot
 from sacristan.observers.record.json_text import MAX_DIGITS, is_unwritable, storable_integer
 from sacristan.observers.record.media_files import Content
 
-__all__ = ["Table"]
-
 _log = logging.getLogger(__name__)
 
 

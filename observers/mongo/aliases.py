@@ -26,8 +26,6 @@ from sacristan.observers.mongo.layout import Collections, Document, make_alias_i
 from sacristan.observers.record.copies import CopyProgress
 from sacristan.observers.record.json_text import parse_json
 
-__all__ = ["MongoAliases", "alias_document", "fetch"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -46,16 +46,6 @@ from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular
 from sacristan.observers.record.json_text import storable_text
 
-__all__ = [
-    "ArtifactDelivery",
-    "Shipment",
-    "StoredContents",
-    "Upload",
-    "artifact_id",
-    "artifact_keys",
-    "incomplete_files",
-]
-
 _log = logging.getLogger(__name__)
 
 _CHUNK_BYTES = 255 * 1024

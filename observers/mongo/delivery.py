@@ -49,8 +49,6 @@ from sacristan.observers.record.files import replacing
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.schema import DELIVERED, DESTINATION, RUN, read_json, read_json_if_whole
 
-__all__ = ["Delivery", "noted_delivery"]
-
 _log = logging.getLogger(__name__)
 
 

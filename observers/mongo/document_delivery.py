@@ -35,8 +35,6 @@ from sacristan.observers.record.schema import (
     read_json_if_whole,
 )
 
-__all__ = ["DocumentDelivery", "NotTakenOverError", "is_running"]
-
 _log = logging.getLogger(__name__)
 
 # A large entry that changes with each heartbeat is not sent with each heartbeat.

@@ -39,24 +39,6 @@ from sacristan.observers.record.schema import (
     read_json,
 )
 
-__all__ = [
-    "ENTRY_BYTES",
-    "FILE",
-    "OUTPUT_HEAD_BYTES",
-    "OUTPUT_TAIL_BYTES",
-    "Packer",
-    "RunDocument",
-    "content_id",
-    "exact_part",
-    "exact_time",
-    "files_in",
-    "object_id",
-    "output_sizes",
-    "restore",
-    "shortened_output",
-    "stored_key",
-]
-
 # About 20 entries and 4 lists of these sizes fit into 16 MB, and listing runs stays fast.
 ENTRY_BYTES = 256 * 1024
 LIST_BYTES = 2 * 2**20

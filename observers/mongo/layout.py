@@ -48,23 +48,6 @@ from pymongo.read_concern import ReadConcern
 
 from sacristan.observers.errors import DestinationError
 
-__all__ = [
-    "PATIENCE_S",
-    "Collections",
-    "Document",
-    "check_collection",
-    "committed",
-    "confirmed",
-    "lacks_majority_reads",
-    "make_alias_indexes",
-    "make_artifact_indexes",
-    "make_media_indexes",
-    "make_run_indexes",
-    "make_sweep_indexes",
-    "may_name_files",
-    "sent",
-]
-
 Document = dict[str, Any]
 
 _RESERVED = (

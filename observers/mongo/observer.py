@@ -47,8 +47,6 @@ from sacristan.observers.record.files import lasting_path
 from sacristan.observers.record.identity import new_uid
 from sacristan.observers.record.points.point_log import PointLog
 
-__all__ = ["MongoObserver"]
-
 START_BOUND_S = 2.5
 # How long the end of a run waits for a server that has answered during the run, and for one that never has.
 DRAIN_BOUND_S, NEVER_ANSWERED_BOUND_S = 10.0, 1.0

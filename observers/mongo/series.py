@@ -36,18 +36,6 @@ from sacristan.observers.record.points import POINT, POINT_BYTES, TICKS_PER_S, b
 from sacristan.observers.record.points.intact_points import read_intact_points
 from sacristan.observers.record.schema import MEDIA, POINTS, MetricNames, read_names
 
-__all__ = [
-    "POINTS_PER_CHUNK",
-    "POINTS_PER_DOCUMENT",
-    "Behind",
-    "MediaDelivery",
-    "PointDelivery",
-    "count_points",
-    "find_lost_metrics",
-    "len_media",
-    "len_points",
-]
-
 _log = logging.getLogger(__name__)
 
 POINTS_PER_DOCUMENT = 20_000

@@ -16,8 +16,6 @@ from sacristan.observers.mongo.series import len_media, len_points
 from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.schema import RUN
 
-__all__ = ["LAST_ATTEMPT_S", "Shipper"]
-
 _log = logging.getLogger(__name__)
 
 # Between deliveries, and at most after failed ones.

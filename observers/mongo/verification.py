@@ -18,8 +18,6 @@ from sacristan.observers.mongo.documents import files_in
 from sacristan.observers.mongo.layout import Collections, Document
 from sacristan.observers.mongo.series import count_points, find_lost_metrics, len_media
 
-__all__ = ["Lost", "find_lost"]
-
 # Metrics named in a message.
 _SHOWN = 5
 

@@ -17,8 +17,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Send the message that stdin has, and end this process."""

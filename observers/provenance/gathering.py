@@ -32,18 +32,6 @@ from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.json_text import parse_json
 from sacristan.observers.record.schema import PROVENANCE
 
-__all__ = [
-    "Gathering",
-    "describe_gpus",
-    "environment_changes",
-    "load_nvml",
-    "machine",
-    "open_gpus",
-    "packages",
-    "read_flags",
-    "torch_versions",
-]
-
 _log = logging.getLogger(__name__)
 
 _VARIABLES = ("PYTHONHASHSEED", "CUBLAS_WORKSPACE_CONFIG")

@@ -20,23 +20,6 @@ from typing import Any
 from sacristan.observers.provenance import commit_of, repository_of
 from sacristan.observers.record.redaction import is_secret_name, redact
 
-__all__ = [
-    "Libraries",
-    "OpenedFiles",
-    "changed_libraries",
-    "changed_reads",
-    "count_as_source",
-    "file_digest",
-    "imported_files",
-    "imported_sources",
-    "is_loose",
-    "md5_of",
-    "module_files",
-    "num_found",
-    "source_name",
-    "variables_in",
-]
-
 _log = logging.getLogger(__name__)
 
 # The modules of the last call, each with its file; those in loose folders; and the files by folder and module.

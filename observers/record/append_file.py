@@ -12,8 +12,6 @@ from pathlib import Path
 
 from sacristan.observers.record.files import BINARY, Descriptor, check_regular, replacing, sync_file, sync_folder
 
-__all__ = ["MAX_PENDING_BYTES", "AppendFile", "pread", "pwrite"]
-
 _log = logging.getLogger(__name__)
 MAX_PENDING_BYTES = 64 * 2**20
 # A multiple of a point's size.

@@ -31,28 +31,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "PART",
-    "RESUMED_BYTES",
-    "ChangedWhileReadError",
-    "CopyProgress",
-    "chunks",
-    "clone",
-    "copy_file",
-    "copy_open_file",
-    "copy_stream",
-    "draw_on",
-    "is_as_named",
-    "keep",
-    "make_shared",
-    "md5_in",
-    "open_file",
-    "path_below",
-    "read",
-    "share",
-    "stamp",
-]
-
 _log = logging.getLogger(__name__)
 
 # What the name of a part ends in.

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 from typing import Any
 
-__all__ = ["DIRECTIONS", "MEASURED", "base_name", "monitored_direction", "note_better", "noted_directions"]
-
 BETTER = "better"
 DIRECTIONS = ("max", "min")
 # The metrics that the training loop measures.

@@ -21,23 +21,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "BINARY",
-    "Descriptor",
-    "check_regular",
-    "file_name",
-    "lasting_path",
-    "make_folder",
-    "open_regular",
-    "read_regular",
-    "relative_path",
-    "replacing",
-    "shown_path",
-    "sync_file",
-    "sync_files",
-    "sync_folder",
-]
-
 # Larger files would only fill the memory.
 MAX_BYTES = 2**30
 # The greatest number of a standard stream.

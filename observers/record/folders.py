@@ -26,18 +26,6 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "RecordLock",
-    "RunFolder",
-    "artifact_path",
-    "as_number",
-    "claimed",
-    "is_locked",
-    "locked",
-    "make_numbered_folder",
-    "make_run_folder",
-]
-
 _log = logging.getLogger(__name__)
 
 # A process that checks whether a record is locked holds it for an instant only.

@@ -19,33 +19,6 @@ from sacristan.observers.record.folders import RecordLock, is_locked
 from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import FORMAT, LEASE, RUN
 
-__all__ = [
-    "CHECK_VARIABLE",
-    "EXPECT_DATA_VARIABLE",
-    "EXPECT_RESOURCES_VARIABLE",
-    "FORK_VARIABLE",
-    "NAMED_CONFIGS_VARIABLE",
-    "PARENT_VARIABLE",
-    "RECORD_TO_VARIABLE",
-    "RESUME_VARIABLE",
-    "START_VARIABLE",
-    "TRIAL_VARIABLE",
-    "USER_VARIABLE",
-    "is_alive",
-    "is_anonymous",
-    "is_time",
-    "is_uid",
-    "last_beat",
-    "last_sign",
-    "lease",
-    "new_uid",
-    "parent_uid",
-    "read_lease",
-    "start_of",
-    "true_status",
-    "user_name",
-]
-
 _log = logging.getLogger(__name__)
 
 # The uid of the run that starts this one.

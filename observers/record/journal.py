@@ -21,8 +21,6 @@ from sacristan.observers.record.points.point_files import PointFiles
 from sacristan.observers.record.points.rewinding import Position, read_position, rewound_files
 from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, NOTES, OUTPUT, PROVENANCE, SUMMARY
 
-__all__ = ["Journal"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,21 +14,6 @@ from typing import Any
 
 from sacristan.observers.record.files import read_regular
 
-__all__ = [
-    "MAX_DIGITS",
-    "MAX_LEVELS",
-    "MAX_NOTED_LEVELS",
-    "as_text",
-    "is_deeper",
-    "is_large",
-    "is_text_only",
-    "is_unwritable",
-    "load_json",
-    "parse_json",
-    "storable_integer",
-    "storable_text",
-]
-
 # Nested lists and objects. Readers are recursive, and a level takes up to three of Python's 1,000 frames. Python's own
 # parser stops at 1,000 levels in 3.11, and at many more in later versions.
 MAX_LEVELS = 200

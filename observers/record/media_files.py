@@ -22,17 +22,6 @@ from sacristan.observers.record.files import replacing, sync_files
 from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
-__all__ = [
-    "MAX_WAITING_BYTES",
-    "Content",
-    "MediaEntry",
-    "MediaFiles",
-    "MediaRecord",
-    "media_path",
-    "read_media",
-    "read_table",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Content:

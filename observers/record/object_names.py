@@ -15,8 +15,6 @@ from typing import Any
 
 from sacristan.old_names import current_name
 
-__all__ = ["imported_main", "named", "object_name"]
-
 
 def named(value: Any) -> Any:
     """Replace classes, functions and modules in mappings and lists by names, and paths by their text."""

@@ -6,8 +6,6 @@ import contextlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
-__all__ = ["label_of_aim", "parse_value", "part_name"]
-
 
 def parse_value(text: str) -> Any:
     """Return the number, boolean or None that a text spells, as trackers write hyperparameters; else the text."""

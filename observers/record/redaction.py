@@ -8,8 +8,6 @@ import shlex
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-__all__ = ["hide_passwords", "hide_user", "is_hidden", "is_secret_name", "redact", "typed_command"]
-
 _SECRET_OPTIONS = ("authmechanismproperties", "tlscertificatekeyfilepassword", "password")
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<rest>[^\s'\"<>`]+)")
 _SECRET = re.compile(r"([?&](?:\w*(?:password|passwd|pwd)|authmechanismproperties)=)[^&#]+", re.IGNORECASE)

@@ -12,8 +12,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 
-__all__ = ["elapsed_s", "keep_above", "now", "start", "utc_now"]
-
 # On Linux, this includes the time that the machine sleeps.
 _ticks: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic

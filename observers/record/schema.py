@@ -81,17 +81,6 @@ from typing import Any
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.json_text import load_json, parse_json
 
-__all__ = [
-    "MetricNames",
-    "checkpoint_files",
-    "newer_format",
-    "rank_files",
-    "read_json",
-    "read_json_if_whole",
-    "read_json_lines",
-    "read_names",
-]
-
 FORMAT = "sacristan-1"
 # A run with more points gets no `metrics.json`, which grows with them.
 MAX_SACRED_POINTS = 200_000

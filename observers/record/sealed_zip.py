@@ -21,8 +21,6 @@ from typing import BinaryIO
 
 from sacristan.observers.errors import SealError
 
-__all__ = ["MAX_NOTE_BYTES", "SealingStream", "check_seal", "read_note"]
-
 MAX_NOTE_BYTES = 4096
 _DIGEST_BYTES = 64
 _CHUNK_BYTES = 2**20

@@ -18,8 +18,6 @@ import google_crc32c
 
 from sacristan.observers.record.append_file import AppendFile
 
-__all__ = ["EventFile", "whole_records"]
-
 _log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 16 * 2**20

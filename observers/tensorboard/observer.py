@@ -30,8 +30,6 @@ from sacristan.observers.record.points.rewinding import Position
 if TYPE_CHECKING:
     from sacristan.observers.tensorboard.run_events import RunEvents
 
-__all__ = ["TensorBoardObserver"]
-
 _log = logging.getLogger(__name__)
 
 # The packages of the extra.

@@ -42,8 +42,6 @@ from sacristan.observers.record.redaction import hide_passwords
 from sacristan.observers.record.schema import MEDIA, read_json_lines
 from sacristan.observers.tensorboard.event_file import EventFile
 
-__all__ = ["RunEvents", "graph_of"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.parsers.namespaces import typed_in
 from sacristan.observers.provenance.sources import count_as_source
 
-__all__ = ["attach_click", "attach_fire", "attach_hydra", "attach_hydra_files", "attach_tyro"]
-
 # Where a value came from that somebody typed, or set for this run.
 _TYPED = ("COMMANDLINE", "ENVIRONMENT", "PROMPT")
 _FILE = "file://"

@@ -15,8 +15,6 @@ from sacred.utils import iterate_flattened
 
 from sacristan.experiments.scripts.capturing import Capture, watched
 
-__all__ = ["attach_absl", "attach_argparse", "attach_jsonargparse", "typed_in"]
-
 # Libraries with an adapter of their own, and that of IPython, whose options are not the script's.
 _OTHERS = ("fire", "hydra", "traitlets")
 
