@@ -15,6 +15,12 @@ import sys
 VARIABLE = "SACRISTAN_RECORD_CHILD"
 # The file in that folder which names the process that records.
 CLAIM = "recorder"
+# Variables of the rank and the number of processes, by launcher; torchrun's are those of most others.
+_OF_LAUNCHES = {
+    "torchrun": ("RANK", "WORLD_SIZE"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+}
 # Programs in Python that start others, which do the work.
 _LAUNCHERS = (
     *("torchrun", "accelerate", "deepspeed", "horovodrun", "sacristan", "runs", "uv", "poetry", "pip", "conda"),
@@ -37,9 +43,8 @@ def become_recorded() -> None:
     spec = importlib.util.find_spec("sacristan")
     if spec is None or spec.origin is None:  # a Python of another environment
         return
-    rank = os.environ.get("RANK", "")
-    is_later_rank = rank.isdecimal() and int(rank) > 0
-    if not (is_later_rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
+    rank, _, _ = place_in_launch()
+    if not (rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
         return
     import subprocess
 
@@ -50,6 +55,15 @@ def become_recorded() -> None:
     # Not by -m, which would search the working folder, where a module may have the name of one of Python's.
     program = [sys.executable, *flags, os.path.join(os.path.dirname(spec.origin), "__main__.py"), "run"]  # noqa: PTH118, PTH120
     os.execve(sys.executable, [*program, *told["options"], *words], environment)
+
+
+def place_in_launch() -> tuple[int, int, str]:
+    """Return the rank of this process, the number of those launched with it, and the launcher: 0, 1, "" without one."""
+    for launcher, names in _OF_LAUNCHES.items():
+        rank, size = (os.environ.get(name, "") for name in names)
+        if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
+            return int(rank), int(size), launcher
+    return 0, 1, ""
 
 
 def _script_words() -> list[str] | None:

@@ -232,10 +232,10 @@ def joined_ranks() -> Ranks:
         group = distributed.new_group(backend="gloo")
         return Ranks(World(rank=distributed.get_rank(), size=size), group=group)
     world = world_of()
-    if world.size > 1 and not world.meeting:
+    if world.size > 1:
         raise CheckpointError(
             f"checkpoint: this process is one of {world.size}, which are not connected; call "
-            "torch.distributed.init_process_group before run.checkpoint"
+            f"torch.distributed.init_process_group before run.checkpoint{world.way_out}"
         )
     return ALONE
 

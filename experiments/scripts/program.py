@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from sacristan.configs.nearest import suggestion
 from sacristan.configs.packages import entry_points
 from sacristan.experiments.scripts.capturing import ENTRY_POINTS, capture, told
+from sacristan.experiments.scripts.in_children import place_in_launch
 from sacristan.experiments.scripts.loggers import LOGGERS
 from sacristan.experiments.scripts.script_run import is_disabled, make_main, make_run
 from sacristan.experiments.scripts.session import Session, active_session
@@ -110,8 +111,8 @@ def run_program(words: Sequence[str]) -> NoReturn:
         if options.queue:
             _enqueue(options, program, before)
             sys.exit(0)
-        rank = os.environ.get("RANK", "")
-        if (rank.isdecimal() and int(rank)) or is_disabled():
+        rank, _, _ = place_in_launch()
+        if rank or is_disabled():
             capture.begin(None, options.also)
         else:
             _begin(options, program, before)

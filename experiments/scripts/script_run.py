@@ -25,6 +25,7 @@ from sacristan.experiments.running.captured_output import capturing_in_order
 from sacristan.experiments.running.main_file import MainFile, module_of
 from sacristan.experiments.running.resuming import folder_to_start
 from sacristan.experiments.running.trial import take_trial
+from sacristan.experiments.scripts.in_children import place_in_launch
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.record.identity import RESUME_VARIABLE
 from sacristan.observers.record.redaction import hide_passwords, redact
@@ -211,8 +212,9 @@ def script_of(names: Mapping[str, Any], argv: Sequence[str] | None = None) -> di
 def _process_note() -> dict[str, Any]:
     """Return what its own command does not show of how the process was started."""
     note: dict[str, Any] = {}
-    if (size := os.environ.get("WORLD_SIZE", "")).isdecimal() and int(size) > 1:
-        note["num_processes"] = int(size)
+    _, size, _ = place_in_launch()
+    if size > 1:
+        note["num_processes"] = size
         if (per_node := os.environ.get("LOCAL_WORLD_SIZE", "")).isdecimal():  # set by torchrun
             note["per_node"] = int(per_node)
     with contextlib.suppress(OSError):  # it may be closed

@@ -26,6 +26,7 @@ from typing import Any, NoReturn, Self
 from sacristan.experiments.running import pseudo_terminals
 from sacristan.experiments.running.main_file import is_notebook
 from sacristan.experiments.running.signals import Terminated
+from sacristan.experiments.scripts.in_children import place_in_launch
 from sacristan.experiments.scripts.script_run import ScriptRun, make_run
 from sacristan.ingredients.errors import ConcurrentRunError
 
@@ -108,12 +109,23 @@ class Session:
             raise ConcurrentRunError(f"this process records a run already, {place}; end that one first")
         session = cls(make_run(name, config or {}, record_to=record_to, script=script, resume=resume, meta=meta))
         _num_begun += 1
-        if _num_begun > 1:  # so that it is found again among those of another process
+        if _num_begun == 1:
+            session._say_which_records()
+        else:  # so that it is found again among those of another process
             session.run.meta_info["script"]["number"] = _num_begun
         session._recording.__enter__()
         _active = session
         session._watch_process()
         return session
+
+    def _say_which_records(self) -> None:
+        """Say that this task of srun records for all, which may as well be separate runs."""
+        _, size, launcher = place_in_launch()
+        if launcher == "srun" and size > 1:
+            from sacristan.ingredients.ranks import ALONE_IN_STEP
+
+            text = "recording the first of %d tasks of srun; to have a run of each, write: srun %s ..."
+            self.run.run_logger.warning(text, size, ALONE_IN_STEP)
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run; a session that has ended already stays as it is.

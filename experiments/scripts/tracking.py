@@ -78,7 +78,7 @@ def init(
 
     The run is COMPLETED when it is finished or the process ends well, FAILED with its traceback after an exception,
     INTERRUPTED after a signal; a process that is killed leaves it DEAD, with every point. In the processes of a launch,
-    such as `torchrun`, the first one records, and what the others log is ignored.
+    such as `torchrun` or `srun`, the first one records, and what the others log is ignored.
 
     Args:
         project: The name of the experiment; by default that of the script.
@@ -202,12 +202,20 @@ def _forget(run: TrackedRun) -> None:
 
 def _is_silent() -> bool:
     """Return whether this process is a rank of a launch, such as Lightning's, that does not record."""
-    from sacristan.ingredients.ranks import world_of
+    from sacristan.experiments.scripts.in_children import place_in_launch
+    from sacristan.experiments.scripts.session import active_session
 
     if os.environ.get("LOCAL_RANK", "0") not in ("", "0"):
         return True
-    world = world_of()
-    return not world.meeting and bool(world.rank)
+    rank, _, _ = place_in_launch()
+    return bool(rank or (active_session() is None and _connected_rank()))
+
+
+def _connected_rank() -> int:
+    """Return the rank by which torch has connected this process, by whatever launcher."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    is_connected = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed.get_rank() if is_connected else 0
 
 
 def _ends_previous(reinit: bool | str | None) -> bool:

@@ -25,7 +25,7 @@ from typing import Any
 from sacristan.ingredients.errors import ConfigError, RankError
 from sacristan.observers.record.identity import start_of
 
-__all__ = ["Notices", "World", "world_of"]
+__all__ = ["ALONE_IN_STEP", "Notices", "World", "world_of"]
 
 # Variables that torch reads to connect processes; `torchrun` sets them, and so may any other launcher.
 _NEEDED = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -37,6 +37,9 @@ _OF_STEP = (
     "SLURM_STEP_TASKS_PER_NODE",
     "SLURM_STEP_NODELIST",
 )
+
+# Makes a task of `srun` a run of its own, before the command.
+ALONE_IN_STEP = "env SLURM_STEP_NUM_TASKS=1"
 
 _POLL_S = 0.02
 # Seconds that a rank waits for the reason why others ended.
@@ -87,7 +90,7 @@ class World:
     @property
     def way_out(self) -> str:
         """End of a message for users who did not want ranks; empty if only `torchrun` starts any."""
-        return "; to have a run of each task of srun, start them with: env -u SLURM_PROCID" if self.meeting else ""
+        return f"; to have a run of each task of srun, start them with: {ALONE_IN_STEP}" if self.meeting else ""
 
 
 def world_of(environ: Mapping[str, str] | None = None) -> World:

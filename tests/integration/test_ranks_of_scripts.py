@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import socket
 import sys
 
 import pytest
 
 from sacristan.runs import open_store
-from tests.processes import PIPE, run
+from tests.processes import PIPE, Process, run
 from tests.ranks import started_ranks, wait_for_all
 
 CAPTURED = """
@@ -67,6 +69,34 @@ run.finish()
 Path(f"rank-{rank}").touch()
 dist.barrier()
 dist.destroy_process_group()
+"""
+
+
+# As scripts connect that `srun` starts, without a launcher that sets torch's variables.
+OF_SRUN = """
+import os, sys
+import torch.distributed as dist
+import wandb
+
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=rank, world_size=size)
+wandb.init(config={"lr": 0.1})
+wandb.log({"loss": rank})
+wandb.finish()
+dist.barrier()
+dist.destroy_process_group()
+print("done", rank)
+"""
+
+# Independent tasks, which take another seed each.
+SEEDS = """
+import os, sys
+import sacristan
+
+seed = int(os.environ["SLURM_PROCID"])
+run = sacristan.init(config={"seed": seed})
+run.log({"loss": seed})
+print("done", seed)
 """
 
 
@@ -160,6 +190,56 @@ def test_only_the_first_of_two_processes_that_log_with_wandb_is_recorded(tmp_pat
     with open_store(tmp_path / "my_runs") as store:
         [found] = store.find()
         assert (found.status, found.metric("loss").values.tolist()) == ("COMPLETED", [0, 1, 2])
+
+
+def of_tasks(folder, text, before=("-m", "sacristan", "run"), environ=()):
+    """Run a script as two tasks of one `srun`; return what each wrote to standard error, and the runs."""
+    (folder / "train.py").write_text(text)
+    step = {**os.environ, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_STEP_NUM_TASKS": "2"}
+    command = [sys.executable, *before, "train.py"]
+    with contextlib.ExitStack() as stack:
+        tasks = [
+            stack.enter_context(
+                Process(
+                    command,
+                    cwd=folder,
+                    env={**step, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number), **dict(environ)},
+                    stdout=PIPE,
+                    stderr=PIPE,
+                    text=True,
+                )
+            )
+            for number in range(2)
+        ]
+        ended = wait_for_all(tasks)
+    assert [(code, output) for code, output, _ in ended] == [(0, "done 0\n"), (0, "done 1\n")], ended
+    with open_store(folder / "my_runs") as store:
+        return [errors for _, _, errors in ended], store.find(sort="id")
+
+
+def test_only_the_first_of_two_tasks_of_srun_is_recorded_and_says_so(tmp_path):
+    errors, [found] = of_tasks(tmp_path, OF_SRUN)
+    assert (found.status, found.metric("loss").values.tolist()) == ("COMPLETED", [0])
+    assert found.get("meta.script.num_processes") == 2
+    said = "sacristan: recording the first of 2 tasks of srun; to have a run of each, write: srun env SLURM_STEP_NUM_T"
+    assert said in errors[0]
+    assert "sacristan:" not in errors[1]
+
+
+@pytest.mark.parametrize("before", [["-m", "sacristan", "run"], []], ids=["captured", "three lines"])
+def test_tasks_of_srun_that_are_alone_by_their_environment_are_recorded_each(tmp_path, before):
+    errors, [found] = of_tasks(tmp_path, SEEDS, before)
+    assert found.config["seed"] == 0
+    shutil.rmtree(tmp_path / "my_runs")
+    errors, found = of_tasks(tmp_path, SEEDS, before, {"SLURM_STEP_NUM_TASKS": "1"})
+    assert sorted(run.metric("loss").values.tolist() for run in found) == [[0], [1]]
+    assert "tasks of srun" not in "".join(errors)
+
+
+def test_only_the_first_of_two_connected_processes_is_recorded_whatever_has_launched_them(tmp_path):
+    alone = {"SLURM_STEP_NUM_TASKS": ""}
+    _, [found] = of_tasks(tmp_path, OF_SRUN.replace("import wandb", "import sacristan as wandb"), (), alone)
+    assert found.metric("loss").values.tolist() == [0]
 
 
 @pytest.mark.slow

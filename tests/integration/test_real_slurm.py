@@ -520,9 +520,9 @@ def test_tasks_whose_settings_differ_learn_how_to_have_separate_runs(slurm, lab)
     done = run(command, cwd=lab, env={**slurm.env, "WITH": ""}, stdout=PIPE, stderr=STDOUT, text=True)
     assert done.returncode
     assert "have different configs: seed=1 and 0" in done.stdout
-    assert "to have a run of each task of srun, start them with: env -u SLURM_PROCID" in done.stdout
+    assert "to have a run of each task of srun, start them with: env SLURM_STEP_NUM_TASKS=1" in done.stdout
     done = run(
-        command, cwd=lab, env={**slurm.env, "WITH": "env -u SLURM_PROCID"}, stdout=PIPE, stderr=STDOUT, text=True
+        command, cwd=lab, env={**slurm.env, "WITH": "env SLURM_STEP_NUM_TASKS=1"}, stdout=PIPE, stderr=STDOUT, text=True
     )
     assert done.returncode == 0, done.stdout
     with open_store(lab / "my_runs") as store:
@@ -535,6 +535,34 @@ def test_tasks_of_an_experiment_without_ranks_are_separate_runs(slurm, long):
     assert "task 1 of 2 of srun: long has no ingredient distributed, so each task is a run of its own" in said
     with open_store(long / "my_runs") as store:
         assert [one.status for one in store.find()] == ["COMPLETED", "COMPLETED"]
+
+
+CONNECTING = """
+import os
+import torch.distributed as dist
+import sacristan
+
+rank, size = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_STEP_NUM_TASKS"])
+if size > 1:
+    dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=rank, world_size=size)
+run = sacristan.init()
+run.log({"loss": rank})
+if size > 1:
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("before", [["-m", "sacristan", "run"], []], ids=["captured", "three lines"])
+def test_tasks_of_a_script_are_one_run_or_a_run_each(slurm, lab, before):
+    (lab / "train.py").write_text(CONNECTING)
+    assert "recording the first of 2 tasks of srun" in in_step(slurm, lab, *before, "train.py")
+    command = ["srun", "--partition=low", "--ntasks=2", "env", "SLURM_STEP_NUM_TASKS=1", sys.executable, *before]
+    done = run([*command, "train.py"], cwd=lab, env=slurm.env, stdout=PIPE, stderr=STDOUT, text=True)
+    assert done.returncode == 0, done.stdout
+    with open_store(lab / "my_runs") as store:
+        values = [run.metric("loss").values.tolist() for run in store.find(sort="id")]
+    assert (values[0], sorted(values[1:])) == ([0], [[0], [1]])
 
 
 def test_agents_of_a_sweep_are_no_ranks(slurm, lab):

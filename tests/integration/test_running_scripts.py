@@ -447,8 +447,17 @@ def test_later_ranks_of_a_launch_run_without_a_record(tmp_path):
     words = ["-m", "sacristan", "run", "train.py", "x"]
     assert started(words, tmp_path, {"RANK": "1", "WORLD_SIZE": "2"})[:2] == (3, "['train.py', 'x']\n")
     assert not (tmp_path / "my_runs").exists()
-    assert started(words, tmp_path, {"RANK": "of the script"})[:2] == (3, "['train.py', 'x']\n")
-    assert only_run(tmp_path).status == "FAILED"
+    assert started(words, tmp_path, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})[0] == 3
+    assert not (tmp_path / "my_runs").exists()
+
+
+@pytest.mark.parametrize("variables", [{"RANK": "abc"}, {"RANK": "8"}, {"RANK": "abc", "WORLD_SIZE": "2"}])
+def test_rank_that_is_a_variable_of_the_script_is_none_of_a_launch(tmp_path, variables):
+    (tmp_path / "train.py").write_text("import sacristan; sacristan.init().log({'loss': 1})")
+    for words in (["-m", "sacristan", "run", "train.py"], ["train.py"]):
+        assert started(words, tmp_path, {**os.environ, **variables})[0] == 0
+    with open_store(tmp_path / "my_runs") as store:
+        assert [run.status for run in store.find()] == ["COMPLETED"] * 2
 
 
 FULL_DISK = """
