@@ -16,9 +16,10 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader, SourcelessFileLoader
 from pathlib import Path
-from typing import Any, NoReturn
+from types import CodeType
+from typing import Any, NoReturn, cast
 
 from sacristan.configs.nearest import suggestion
 from sacristan.configs.packages import entry_points
@@ -140,7 +141,7 @@ def _program(options: argparse.Namespace, args: Sequence[str]) -> _Program:
         return _Module(options.module, args)
     if options.program is None:
         raise _Rejected("got no script; write sacristan run train.py, or sacristan run -m package.train")
-    path = str(Path(options.program).absolute())
+    path = _joined(options.program)
     if Path(path).exists() and (importer := pkgutil.get_importer(path)) is not None:
         if options.constants:
             raise _Rejected(
@@ -241,13 +242,17 @@ class _File:
 
     def __init__(self, path: str, args: Sequence[str], names: Sequence[str]) -> None:
         self.name, self.words, self.args, self.names = path, [path], list(args), list(names)
-        self._source = _source_of(path)
+        self._source = _source_of(path, args)
+        self._bytecode = _bytecode_of(path) if _is_compiled(path, self._source) else None
+        if names and self._bytecode is not None:
+            raise _Rejected(f"--set names constants of a script; got {path}, which is compiled")
         self.constants = _constants(path, self._source, names) if names else {}
 
     def prepare(self) -> None:
         """Let this process look as `python SCRIPT` does when the script begins."""
-        path = str(Path(self.name).absolute())
-        self._main = make_main(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+        path = _joined(self.name)
+        loader = SourceFileLoader if self._bytecode is None else SourcelessFileLoader
+        self._main = make_main(__file__=path, __cached__=None, __loader__=loader("__main__", path))
         sys.argv[:] = [self.name, *self.args]
         sys.orig_argv[:] = [sys.executable, *sys.argv]
         if not sys.flags.safe_path:
@@ -255,9 +260,10 @@ class _File:
 
     def run(self) -> None:
         """Run it."""
-        path, code = str(self._main.__file__), None
-        with contextlib.suppress(SyntaxError, ValueError):
-            code = compile(importlib.util.decode_source(self._source), path, "exec", dont_inherit=True)
+        path, code = str(self._main.__file__), self._bytecode
+        if code is None:
+            with contextlib.suppress(SyntaxError, ValueError):
+                code = compile(importlib.util.decode_source(self._source), path, "exec", dont_inherit=True)
         if code is not None:
             exec(code, vars(self._main))
         else:
@@ -301,7 +307,7 @@ class _Folder(_Module):
     def __init__(self, path: str, args: Sequence[str], importer: Any) -> None:
         super().__init__("__main__", args)
         self.name, self.words, self.title = path, [path], Path(path).resolve().stem
-        self._path, self._spec = str(Path(path).absolute()), importer.find_spec("__main__")
+        self._path, self._spec = _joined(path), importer.find_spec("__main__")
         if self._spec is None:
             raise _Rejected(f"{path}: there is no __main__.py in it; name a script, or run a package with -m", code=1)
 
@@ -324,6 +330,25 @@ class _Folder(_Module):
 _Program = _File | _Module
 
 
+def _joined(path: str) -> str:
+    """Return a path behind the working folder as Python does for `__file__`, which leaves `./` in it."""
+    return os.path.join(os.getcwd(), path)  # noqa: PTH109, PTH118
+
+
+def _is_compiled(path: str, source: bytes) -> bool:
+    """Return whether a file is bytecode, by its name or its content, as Python tells."""
+    return path.endswith(".pyc") or source.startswith(importlib.util.MAGIC_NUMBER)
+
+
+def _bytecode_of(path: str) -> CodeType:
+    """Return the code of a compiled script; reject that of another Python."""
+    try:
+        return cast(CodeType, SourcelessFileLoader("__main__", _joined(path)).get_code("__main__"))
+    except (ImportError, EOFError, ValueError, TypeError):
+        version = ".".join(map(str, sys.version_info[:2]))
+        raise _Rejected(f"{path}: this is no bytecode of Python {version}; run its source", code=1) from None
+
+
 def _run_file(path: str, names: dict[str, Any]) -> None:
     """Let Python's parser of files, whose errors differ from those of `compile`, say what is wrong with a script."""
     import ctypes
@@ -337,7 +362,7 @@ def _run_file(path: str, names: dict[str, Any]) -> None:
     run(opened, of_file, as_script, ctypes.py_object(names), ctypes.py_object(names), closes, None)
 
 
-def _source_of(path: str) -> bytes:
+def _source_of(path: str, args: Sequence[str]) -> bytes:
     """Return the source of a script; reject what is none."""
     try:
         source = Path(path).read_bytes()
@@ -345,9 +370,9 @@ def _source_of(path: str) -> bytes:
         known = [str(each) for each in Path(path).parent.glob("*.py")]
         hint = "give the path of a script"
         if isinstance(error, FileNotFoundError):
-            hint = _hint_for_program(path) or (suggestion(path, known) if known else hint)
+            hint = _hint_for_program(path, args) or (suggestion(path, known) if known else hint)
         raise _Rejected(f"{path}: {error.strerror}; {hint}") from None
-    if Path(path).suffix != ".py":
+    if Path(path).suffix != ".py" and not _is_compiled(path, source):
         try:
             compile(source, path, "exec", dont_inherit=True)
         except (SyntaxError, ValueError):
@@ -356,14 +381,17 @@ def _source_of(path: str) -> bytes:
     return source
 
 
-def _hint_for_program(name: str) -> str | None:
+def _hint_for_program(name: str, args: Sequence[str]) -> str | None:
     """Return what to write for a program instead of a script; None if the name is that of none."""
     import shutil
 
+    if name == "-":
+        return "code from the standard input is not recorded; put it into a file"
     if shutil.which(name) is None:
         return None
-    command = f"for a program, write sacristan run -- {name} ..."
-    return f"leave it out, sacristan run train.py; {command}" if name.startswith("python") else command
+    if name.startswith("python"):
+        return f"leave it out: sacristan run {' '.join(args) or 'train.py'}"
+    return f"for a program, write sacristan run -- {name} ..."
 
 
 def _constants(path: str, source: bytes, names: Sequence[str]) -> dict[str, Any]:

@@ -109,7 +109,8 @@ def make_run(
     names = vars(sys.modules["__main__"])
     main_file = MainFile(names)
     stem = None if main_file.path is None else Path(main_file.path).stem
-    name = name or (main_file.module or stem or "notebook").rpartition(".")[2]
+    module = (main_file.module or "").removesuffix(".__main__")
+    name = name or (module or stem or "notebook").rpartition(".")[2]
     mainfile = None if main_file.path is None else _source(main_file.path)
     script_alone: Any = _ScriptAlone(name, main_file, mainfile)
     run = ScriptRun(script_alone, script_alone, trial=take_trial())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import random
 import re
 import shutil
@@ -138,6 +139,58 @@ def test_script_behaves_as_under_python(tmp_path, name):
     assert found.config == {"args": ["--lr", "3"]}
 
 
+SEES = """
+import os, sys
+print(__name__, __file__, __package__, globals().get("__cached__"), type(__loader__).__name__)
+spec = __spec__
+print(getattr(__loader__, "path", None), spec and (spec.name, spec.origin, spec.cached, spec.parent))
+print(sys.argv, sys.orig_argv[1:], sys.path[0], os.getcwd(), sorted(globals()))
+"""
+WAYS_TO_NAME = {
+    "./train.py": "train",
+    ".//deep/../train.py": "train",
+    "HERE/./train.py": "train",
+    "link.py": "link",
+    "linked/train.py": "train",
+    "script": "script",
+    "train.pyc": "train",
+    "-m train": "train",
+    "-m pkg": "pkg",
+    "-m pkg.mod": "mod",
+    "pkg": "pkg",
+    "./pkg/": "pkg",
+    "./code.zip": "code",
+    "compiled": "compiled",
+}
+
+
+@pytest.fixture(scope="module")
+def named_in_all_ways(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("named")
+    for name in ("train.py", "script", "deep/train.py", "pkg/__main__.py", "pkg/mod.py", "pkg/__init__.py"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("" if name.endswith("__init__.py") else SEES)
+    for name in ("train.pyc", "compiled/__main__.pyc"):
+        py_compile.compile(str(folder / "train.py"), str(folder / name), doraise=True)
+    (folder / "link.py").symlink_to("deep/train.py")
+    (folder / "linked").symlink_to("deep")
+    with zipfile.ZipFile(folder / "code.zip", "w") as archive:
+        archive.writestr("__main__.py", SEES)
+    return folder
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("way", [*WAYS_TO_NAME])
+def test_script_sees_itself_as_under_python_in_whatever_way_it_is_named(named_in_all_ways, way):
+    words = [*way.replace("HERE", str(named_in_all_ways)).split(), "--lr", "3"]
+    plain = started(words, named_in_all_ways, cold=True)
+    assert started(["-m", "sacristan", "run", *words], named_in_all_ways, cold=True) == plain
+    assert plain[0] == 0, plain
+    with open_store(named_in_all_ways / "my_runs") as store:
+        newest = store.find(limit=1)[0]
+    assert (newest.name, newest.status) == (WAYS_TO_NAME[way], "COMPLETED")
+
+
 def test_module_behaves_as_under_python(tmp_path):
     text = "import sys, os\nprint(__name__, __spec__.name, __file__, __package__, sys.argv, sys.path[0])\n1 / 0\n"
     for folder in ("plain", "run"):
@@ -169,8 +222,11 @@ def test_module_behaves_as_under_python(tmp_path):
         ([], "got no script; write sacristan run train.py"),
         (
             ["python", "train.py"],
-            "python: No such file or directory; leave it out, sacristan run train.py; for a program",
+            "python: No such file or directory; leave it out: sacristan run train.py",
         ),
+        (["python3", "-m", "pkg"], "python3: No such file or directory; leave it out: sacristan run -m pkg"),
+        (["-", "x"], "-: No such file or directory; code from the standard input is not recorded; put it into a file"),
+        (["--set", "LR", "train.pyc"], "--set names constants of a script; got train.pyc, which is compiled"),
         (["bash", "train.sh"], "bash: No such file or directory; for a program, write sacristan run -- bash ..."),
         (["-m", "no.such"], "-m no.such: there is no such module"),
         (["--set", "EPOCH", "train.py"], "--set EPOCH: train.py sets no such name at its top; did you mean EPOCHS?"),
@@ -180,6 +236,7 @@ def test_wrong_words_are_one_sentence(tmp_path, words, message):
     (tmp_path / "folder").mkdir()
     (tmp_path / "data.bin").write_bytes(b"\0\1\2")
     (tmp_path / "train.py").write_text("EPOCHS = 3\n")
+    py_compile.compile(str(tmp_path / "train.py"), str(tmp_path / "train.pyc"))
     command = [sys.executable, "-m", "sacristan", "run", *words]
     done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
     assert (done.returncode, done.stdout) == (2, "")
@@ -279,6 +336,13 @@ def test_file_that_is_no_script_by_its_name_and_its_bytes_is_one_sentence(tmp_pa
     expected = "data.bin: this is no Python script; for another program, write sacristan run -- data.bin"
     assert done.stderr == f"sacristan: error: {expected}\n"
     assert not (tmp_path / "my_runs").exists()
+    (tmp_path / "train.pyc").write_bytes(b"old")
+    plain = started(["train.pyc"], tmp_path)
+    done = run([*command[:-1], "train.pyc"], cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True)
+    assert done.returncode == plain[0] == 1
+    assert re.fullmatch(
+        r"sacristan: error: train.pyc: this is no bytecode of Python 3\.\d+; run its source\n", done.stderr
+    )
 
 
 def test_folder_and_archive_with_a_main_behave_as_under_python(tmp_path):
