@@ -132,10 +132,7 @@ _WORDS = [role.word for role in Role]
 
 
 class TokenFile:
-    """A file of named tokens, which only its owner can read. Boards read it for each request, so changes count at once.
-
-    Every method raises ServerError if the file is damaged, if others can read it, or if it cannot be read or written.
-    """
+    """A file of named tokens, which only its owner can read. Boards read it for each request."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -226,10 +223,7 @@ def _sha256(secret: str) -> str:
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy in front of the board, whose `header` names the users; only its IP `address` is trusted.
-
-    A malformed address or header raises ServerError.
-    """
+    """A proxy in front of the board, whose `header` names the users; only its IP `address` is trusted."""
 
     address: str
     header: str

@@ -80,11 +80,7 @@ def plain_value(value: Any) -> float | str | None:
 
 
 def importances_of(chart: Chart, runs: Sequence[Run], notes: Sequence[str]) -> dict[str, Any]:
-    """Return the importances of settings for a result, and the cautions that apply to them.
-
-    A chart without settings uses those in which the runs differ. Raises PlotError if the runs are too few, or do not
-    differ.
-    """
+    """Return the importances of settings for a result, by default of those that differ, and cautions."""
     result, *named = chart.fields
     values = {run: value_of(run, result) for run in runs}
     results = {run: value for run, value in values.items() if is_number(value) and abs(value) < _LARGE}
@@ -135,11 +131,7 @@ def _estimated(
 
 @dataclasses.dataclass(frozen=True)
 class _Drawn:
-    """Runs of a chart.
-
-    Attributes:
-        keys: What identifies the eye button of each: the run's id, or the label of its group.
-    """
+    """Runs of a chart; `keys` identify the eye button of each: the run's id, or the label of its group."""
 
     runs: Sequence[Run]
     keys: Sequence[str]
@@ -147,10 +139,7 @@ class _Drawn:
 
 
 def chart_document(visit: Visit, view: RunsView, chart: Chart) -> dict[str, Any]:
-    """Return the data of a chart, as charts.js takes it.
-
-    The view chooses and groups the runs. A field that no run has raises FilterError or ComparisonError.
-    """
+    """Return the data of a chart, as charts.js takes it; the view chooses and groups the runs."""
     started = time.perf_counter()
     drawn = _drawn(visit, view, chart)
     if chart.kind == "importances":

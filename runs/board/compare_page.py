@@ -72,10 +72,7 @@ def _are_equal(first: Content, second: Content) -> bool:
 
 
 def side_by_side(first: Content | None, second: Content | None) -> list[Line]:
-    """Compare two texts line by line, None for a missing one; most of the equal lines are omitted.
-
-    A text that is too long raises StoreError, as one that cannot be read.
-    """
+    """Compare two texts line by line, None for a missing one; most of the equal lines are omitted."""
     left, right = _lines(first), _lines(second)
     lines: list[Line] = []
     for group in difflib.SequenceMatcher(None, left, right).get_grouped_opcodes(_CONTEXT):

@@ -68,10 +68,7 @@ class TablePage:
 
 
 def table_page(document: Any, view: TableView) -> TablePage:
-    """Return the page of a table that a view shows.
-
-    Columns that the table lacks are ignored. A document that is not a table raises StoreError.
-    """
+    """Return the page of a table that a view shows; columns that the table lacks are ignored."""
     rows = document.get("rows") if isinstance(document, dict) else None
     names = document.get("columns") if isinstance(document, dict) else None
     if not isinstance(rows, list) or not isinstance(names, list) or not all(isinstance(row, list) for row in rows):

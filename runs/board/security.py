@@ -182,10 +182,7 @@ class Login:
         self._problem = ""
 
     async def answer(self, scope: Scope, receive: Receive) -> Response | Visitor:
-        """Return the visitor of a request, or the response for one who has to log in.
-
-        A malformed request raises HTTPException.
-        """
+        """Return the visitor of a request, or the response for one who has to log in."""
         headers, path = Headers(scope=scope), scope["path"]
         visitor = self._visitor_of_proxy(scope, headers)
         if visitor is not None or self._policy.is_open:

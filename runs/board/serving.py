@@ -256,10 +256,7 @@ _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 
 
 class _YieldingProtocol(H11Protocol):
-    """HTTP/1.1 that makes room for new connections by closing an old one, so silent clients cannot block others.
-
-    It closes the one that has waited longest: idle, with an incomplete request, or else with an unread response.
-    """
+    """HTTP/1.1 that closes the longest waiting connection, so that silent clients cannot block others."""
 
     _waiting_since = 0.0
 
@@ -403,10 +400,7 @@ def _problem_of(where: str) -> RunsError | None:
 
 
 def _is_no_cancellation(entry: logging.LogRecord) -> bool:
-    """Tell whether uvicorn reports something other than requests cancelled when the board ends, as they should be.
-
-    That happens after `_SHUTDOWN_S` seconds, or at a second Ctrl-C.
-    """
+    """Tell whether uvicorn reports something other than requests cancelled at the end of the board."""
     error = entry.exc_info[1] if entry.exc_info else None
     text = entry.getMessage()
     return not (isinstance(error, asyncio.CancelledError) or "CancelledError" in text or text.startswith("Cancel "))

@@ -102,10 +102,7 @@ def watched(request: Request, body: str, again_s: float, **more: str) -> Respons
 
 
 def look_again_s(started: float, least_s: float = _LOOK_S) -> float:
-    """Return the seconds until a page asks again, so that its requests take at most a twentieth of the time.
-
-    `started` is when this request began, by `time.perf_counter`.
-    """
+    """Return the seconds until a page asks again, so that its requests take at most a twentieth of the time."""
     return max(least_s, _SHARE * (time.perf_counter() - started))
 
 
@@ -161,12 +158,7 @@ def _labels(runs: Sequence[Run]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Board:
-    """A store on the board, as a visitor sees it.
-
-    Attributes:
-        pool: The threads of the store, each with the store open.
-        name, siblings: The store's name, and those of all stores; empty on a board of one unnamed store.
-    """
+    """A store on the board, as a visitor sees it; a board of one unnamed store has an empty `name`."""
 
     pool: StorePool
     name: str = ""
@@ -225,10 +217,7 @@ class Visit:
             return default
 
     def bound(self, name: str, expected: str = "a step or a time in seconds") -> float | None:
-        """Return a parameter of the URL that must be a finite number; None if it is missing.
-
-        FilterError names the `expected` numbers.
-        """
+        """Return a parameter of the URL that must be a finite number, as `expected` says; None if it is missing."""
         text = self.asked(name)
         if not text:
             return None
@@ -257,10 +246,7 @@ Handler = Callable[[Visit], Response]
 
 
 def page(path: str, handler: Handler, method: str = "GET", role: Role | None = None) -> Route:
-    """Create the route of a page; the handler runs in a store's thread. Use POST for handlers that write.
-
-    By default, GET needs the role `READ`, and POST needs `WRITE`.
-    """
+    """Create the route of a page. By default, GET needs the role `READ`, and POST `WRITE`."""
     needed = role if role is not None else Role.READ if method == "GET" else Role.WRITE
 
     async def endpoint(request: Request) -> Response:

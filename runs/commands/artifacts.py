@@ -140,7 +140,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _age(text: str) -> float:
-    """Argument type of a duration, in seconds."""
     seconds = seconds_of(text)
     if seconds is None:
         raise argparse.ArgumentTypeError(f"got {text!r}, expected a duration such as 30d or 12h")

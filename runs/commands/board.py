@@ -71,7 +71,6 @@ class Board:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Serve the board until Ctrl-C or SIGTERM."""
         with needing_extra("board", "the board"):
             import plotly  # noqa: F401  # whose script is served
 
@@ -102,10 +101,7 @@ class Board:
 
 
 def _stores(texts: Sequence[str]) -> str | dict[str, str]:
-    """Return the store, or several by name, each written `NAME=STORE`.
-
-    Raises ServerError if a name is missing or used twice.
-    """
+    """Return the store, or several by name, each written `NAME=STORE`."""
     matches = [_NAMED.fullmatch(text) for text in texts]
     if matches == [None] or (len(texts) == 1 and Path(texts[0]).is_dir()):  # a folder may be named a=b
         return texts[0]
@@ -203,7 +199,6 @@ class Tokens:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Add, list or revoke tokens."""
         from sacristan.runs.board.access import Role, TokenFile, default_tokens
 
         _check_options(arguments)

@@ -67,7 +67,6 @@ class Tag:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Add or remove tags, and print the resulting ones."""
         with open_given(arguments) as store:
             run = store.get(arguments.run)
             words = arguments.words
@@ -105,7 +104,6 @@ class Rename:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Give the run a display name."""
         with open_given(arguments) as store:
             run = store.rename(store.get(arguments.run), arguments.name)
             if arguments.json:
@@ -143,7 +141,6 @@ class Note:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the note, or replace it."""
         with open_given(arguments) as store:
             run = store.get(arguments.run)
             if arguments.text is not None:
@@ -177,7 +174,6 @@ class Rm:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Remove the runs, after asking."""
         from sacristan.runs.stores.tables import HANDFUL, census
 
         with open_given(arguments) as store:
@@ -244,7 +240,6 @@ class Restore:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Restore the runs, or list the trash."""
         with open_given(arguments) as store:
             if arguments.runs:
                 _print_restored([(key, store.restore(key)) for key in arguments.runs], in_json=arguments.json)
@@ -298,7 +293,6 @@ class Gc:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Remove the files, and print the reclaimed space."""
         with open_given(arguments) as store:
             print_removed(store.collect(), store.where, in_json=arguments.json)
         return 0

@@ -82,7 +82,6 @@ class Diff:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the differences."""
         if arguments.exit_code:
             arguments.error_code = 2
         with open_given(arguments) as store:
@@ -177,7 +176,6 @@ class Compare:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Compare the groups, and print the result."""
         from sacristan.runs.comparison.comparing import compare
         from sacristan.runs.comparison.reports import as_latex
 
@@ -269,7 +267,6 @@ class Report:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Write the report."""
         from sacristan.runs.comparison.reports import write_report
 
         output_of(arguments)
@@ -323,7 +320,6 @@ class Card:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the card, or write it to a file."""
         from sacristan.runs.comparison.model_card import model_card
         from sacristan.runs.drawing.output_file import writing
 

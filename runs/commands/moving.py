@@ -75,7 +75,6 @@ class Import:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Import the runs, and print their ids here; return 1 if a run could not be read."""
         from sacristan.runs.transfer.archives import import_runs
         from sacristan.runs.transfer.foreign import import_foreign
         from sacristan.runs.transfer.trackers import is_known, others_at
@@ -193,7 +192,6 @@ class Copy:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Copy the runs, and print their new ids."""
         from sacristan.runs.transfer.copying import copy
 
         with open_given(arguments) as store:
@@ -240,7 +238,6 @@ class Sync:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Deliver the runs, and print the outcome of each; return 1 if one could not be delivered."""
         from sacristan.runs.transfer.syncing import deliveries
 
         results = []

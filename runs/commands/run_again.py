@@ -57,7 +57,6 @@ class Resume:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Replace this process with the resumed run."""
         from sacristan.runs.rerun import Record
         from sacristan.runs.rerun.resuming import changed_sources, resume_launch, states_of, with_folder
 
@@ -115,7 +114,6 @@ class Fork:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Replace this process with the new run."""
         from sacristan.observers.record.identity import FORK_VARIABLE
         from sacristan.runs.rerun.launching import check_settings
         from sacristan.runs.rerun.resuming import fork_launch, with_folder
@@ -171,7 +169,6 @@ class Work:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Work, and return 0 only if every started run succeeded."""
         from sacristan.runs.work import Worker
         from sacristan.runs.work.run_queue import Queue
 
@@ -238,7 +235,6 @@ class Check:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print what differs."""
         arguments.error_code = 2
         lines = _lines(arguments)
         progress = Progress()

@@ -54,7 +54,6 @@ class Config:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the config, or one entry of it."""
         from sacristan.runs.stores.settings import flat_config
 
         with open_given(arguments) as store:
@@ -102,7 +101,6 @@ class Log:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the output, to its end or live."""
         with open_given(arguments) as store:
             run = store.get(arguments.run)
             if arguments.rank and arguments.follow:
@@ -173,7 +171,6 @@ class Metrics:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print a summary of all metrics, or the points of the named ones."""
         count = _count(arguments)
         with open_given(arguments) as store:
             run = store.get(arguments.run)
@@ -258,5 +255,4 @@ class Sources:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """List them, or write them into a folder."""
         return list_or_get(arguments, "sources", lambda run: run.sources)

@@ -44,7 +44,6 @@ class Docs:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Open the documentation in a browser if both exist, and print its path."""
         folder = _folder()
         page = _page(folder, arguments.words) if arguments.words else folder
         name = "index" if page == folder else page.relative_to(folder).with_suffix("")
@@ -66,10 +65,7 @@ def _folder() -> Path:
 
 
 def _page(folder: Path, words: Sequence[str]) -> Path:
-    """Return the page with most of the words in its name and title, or else the one where they occur most often.
-
-    Of several, a page whose name begins with the first word comes first, then one with more of them in its name.
-    """
+    """Return the page with most of the words in its name and title, or else the one where they occur most often."""
     pages = sorted(folder.rglob("*.md"), key=lambda page: (len(page.parts), page))
     wanted = [word.lower() for word in words]
 
@@ -118,7 +114,6 @@ class Mcp:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Answer requests until stdin is closed."""
         with needing_extra("mcp", "the server"):
             import mcp  # noqa: F401
 
@@ -142,7 +137,6 @@ class Schema:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print one schema, or the reference of all."""
         from sacristan.runs.documents import reference_page
 
         by_command = schemas()
@@ -170,7 +164,6 @@ class Completion:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Print the script for the shell."""
         import argcomplete
 
         print(argcomplete.shellcode(["sacristan", "runs"], shell=arguments.shell))

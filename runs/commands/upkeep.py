@@ -58,7 +58,6 @@ class Reap:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Mark the runs, and print them."""
         from sacristan.runs.transfer.syncing import reap
 
         reaped = reap(where_of(arguments))
@@ -110,7 +109,6 @@ class Reindex:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Build the index, and print which runs cannot be read."""
         from sacristan.runs.query.index import Index
 
         store = folder_of(arguments)
@@ -173,7 +171,6 @@ class Watch:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        """Watch, once or forever."""
         from sacristan.observers.errors import MissingExtraError, NotifyError
         from sacristan.observers.notifying import finished_after_s, read_addresses
 

@@ -243,7 +243,6 @@ class Group:
 
     @property
     def runs(self) -> list[Run]:
-        """The runs of all repetitions."""
         return [run for runs in self.repetitions.values() for run in runs]
 
 

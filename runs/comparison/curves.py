@@ -411,7 +411,6 @@ class _Parser:
         return token
 
     def whole(self) -> Formula:
-        """Return the formula of the whole text."""
         formula = self._sum()
         if self._place < len(self._tokens):
             raise self._error(f"expected an operator before {self._tokens[self._place][1]!r}")

@@ -142,7 +142,6 @@ class _Finishing:
         self._is_any_above = False
 
     def thin(self, curve: Curve) -> ThinCurve:
-        """Return a curve with as many points as the view draws."""
         values = curve.y if curve.raw is None else curve.raw
         is_finite, is_above = np.isfinite(values), values > 0
         view = self._view
@@ -154,7 +153,6 @@ class _Finishing:
         return ThinCurve(thinned, int((~is_finite).sum()), num_below, bool((is_above & is_finite).any()))
 
     def count(self, thinned: ThinCurve) -> Curve:
-        """Count the gaps of a curve."""
         self._num_not_finite += thinned.num_not_finite
         self._left_out.update(thinned.curve.left_out)
         if self._view.log_y:
@@ -325,7 +323,6 @@ class CurveCache:
         ]
 
     def get(self, key: Hashable | None) -> ThinCurve | None:
-        """Return the cached curve of a key; None if there is none."""
         with self._lock:
             curve = self._curves.pop(key, None)
             if curve is not None:

@@ -140,7 +140,6 @@ class Block:
         return f"{self.kind}({', '.join(quoted(unquoted(word)) for word in self.words)})"
 
     def text(self, name: str, default: str = "") -> str:
-        """Return an option as it was written."""
         return self.options.get(name, default)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
@@ -194,11 +193,7 @@ _MAX_SETTINGS = 6
 
 @dataclasses.dataclass(frozen=True)
 class RunTable:
-    """Runs with their fields by column; the first column of a page names the run.
-
-    Attributes:
-        note: What the table leaves out; empty if nothing.
-    """
+    """Runs with their fields by column, the run first; `note` says what the table leaves out."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[Run, list[Any]]]
@@ -269,10 +264,7 @@ def _fields(run: Run, names: Sequence[str]) -> list[Any]:
 
 
 def value_of(store: Store, block: Block) -> tuple[Run, str, Any]:
-    """Return a run, a field of it and its value: of the named run, or of the first that matches.
-
-    ReportError means that the run lacks the field.
-    """
+    """Return a run, a field of it and its value: of the named run, or of the first that matches."""
     *keys, name = block.words
     if keys and ("where" in block.options or "sort" in block.options):
         raise ReportError("value got a run and conditions; choose the run by one of them")

@@ -217,10 +217,7 @@ def plain_text(column: str, value: Any) -> str:
 
 
 def read_page(store: Store, name: str, user: str) -> Report:
-    """Return a report that a user sees, by its title or id, or the one in a Markdown file, titled by its first heading.
-
-    ReportError means that there is none, or that several have the title.
-    """
+    """Return a report that a user sees, by its title or id, or the one in a Markdown file."""
     if name.endswith(".md"):
         with naming_os_errors(f"{name} cannot be read", kind=ReportError):
             text = Path(name).read_text(encoding="utf-8", errors="replace")

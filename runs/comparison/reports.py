@@ -437,7 +437,6 @@ def _power(match: re.Match[str]) -> str:
 
 
 def _interval(low: float | None, high: float | None) -> tuple[str, float | None]:
-    """Return an interval as text, and half its width."""
     if low is None or high is None:
         return "-", None
     half = (high - low) / 2

@@ -306,10 +306,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def serve(where: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Answer requests until stdin is closed; a question that takes longer than `timeout_s` seconds gets an error.
-
-    Raises StoreError if the store cannot be opened.
-    """
+    """Answer requests until stdin is closed; each has `timeout_s` seconds."""
     open_again = functools.partial(open_store, where, is_read_only=True)
     with contextlib.redirect_stdout(sys.stderr), open_again():  # stdout carries the protocol only
         pass

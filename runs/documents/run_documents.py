@@ -197,10 +197,7 @@ def statistics_of(run: Run) -> Statistics:
 
 
 def curves_of(run: Run, names: Sequence[str], num_points: int | None = None) -> Curves:
-    """Return the points of metrics, at most `num_points` of each with extremes kept; None for all.
-
-    A missing metric raises StoreError.
-    """
+    """Return at most `num_points` points of each metric with extremes kept; None for all."""
     return {
         "id": run.id,
         "uid": run.uid,

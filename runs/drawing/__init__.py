@@ -49,10 +49,7 @@ def element(name: str, *children: object, **attributes: object) -> Markup:
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]], numbers: Sequence[int] = ()) -> Markup:
-    """Return a table with inline styles, so that it needs no style sheet; `numbers` are columns to align right.
-
-    An empty `head` omits the header.
-    """
+    """Return a table with inline styles; `numbers` are columns to align right."""
 
     def cells(kind: str, row: Sequence[object], **scope: str) -> list[Markup]:
         right = {"style": "text-align:right;padding:2px 8px", **scope}

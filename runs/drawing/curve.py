@@ -56,10 +56,7 @@ def pieces(y: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
-    """Return about `num` round numbers from `low` to `high`, ascending, with their labels.
-
-    They are multiples of 1, 2, 2.5 or 5 times a power of ten, with labels of four digits.
-    """
+    """Return about `num` round numbers from `low` to `high`, ascending, with their labels of four digits."""
     rough = (high - low) / max(1, num)
     power = 10.0 ** math.floor(math.log10(rough))
     step = next((factor * power for factor in (1, 2, 2.5, 5) if factor * power >= rough), 10 * power)
@@ -213,10 +210,7 @@ def thin(
 
 
 def panelled(metrics: Sequence[str]) -> dict[str, list[str]]:
-    """Group metrics into panels by title: `train/loss` and `val/loss` share `loss`, others get their own.
-
-    The order is kept, and each metric counts once.
-    """
+    """Group metrics into panels by title, in order: `train/loss` and `val/loss` share `loss`."""
     panels: dict[str, list[str]] = {}
     for metric in dict.fromkeys(metrics):
         part, _, rest = metric.partition("/")

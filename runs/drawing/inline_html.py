@@ -45,10 +45,7 @@ def color_of(number: int) -> str:
 
 
 def sparkline(curve: Curve) -> Markup:
-    """Draw a curve as small as a word, without axes; empty if no value is finite.
-
-    The curve's label is the accessible name.
-    """
+    """Draw a curve as small as a word, with its label as the accessible name; empty if no value is finite."""
     width, height = _SPARKLINE
     drawn = thin(curve, 2 * width)
     frame = _Frame.of([drawn], "", False, (2.0, width - 2.0), (height - 2.0, 2.0))
@@ -268,10 +265,7 @@ def status_form(status: str) -> Markup:
 
 
 def run_form(run: Shown) -> str:
-    """Show a run: its facts, its curves, its config, and the summary of its metrics; see `Run._repr_html_`.
-
-    If the run cannot be read, the result says why.
-    """
+    """Show a run: its facts, curves, config and summary, or why it cannot be read; see `Run._repr_html_`."""
     try:
         parts = [*_run_parts(run)]
     except RunsError as error:

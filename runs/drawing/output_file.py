@@ -44,10 +44,7 @@ def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") ->
 
 
 def is_stream(path: Path) -> bool:
-    """Tell whether output is written into a path instead of replacing it.
-
-    That holds for an open descriptor such as `/dev/stdout`, a FIFO and a character device.
-    """
+    """Tell whether output is written into a path instead of replacing it, as into a FIFO or a device."""
     if _descriptor(path) is not None:
         return True
     try:
@@ -59,10 +56,7 @@ def is_stream(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: Path, *, overwrite: bool) -> Iterator[BinaryIO]:
-    """Open a stream whose content goes to `path` as a whole when the block ends, or not at all if the block fails.
-
-    A link stays, and its target is replaced. StoreError as in `check_output`, and if the path cannot be written.
-    """
+    """Open a stream whose content replaces `path`, or a link's target, if the block succeeds."""
     check_output(path, overwrite=overwrite)
     try:
         if not is_stream(path):

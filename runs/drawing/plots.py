@@ -71,11 +71,7 @@ def check_format(path: Path) -> None:
 
 
 def draw(panels: Sequence[Panel], path: Path, title: str = "", *, overwrite: bool = False) -> None:
-    """Draw panels below each other into a file, which is replaced atomically.
-
-    Raises PlotError if matplotlib is not installed or the suffix names no format, and StoreError if the file exists or
-    is not writable.
-    """
+    """Draw panels below each other into a file, which is replaced atomically."""
     check_format(path)
     suffix = path.suffix.lower()
     try:

@@ -57,7 +57,6 @@ class Artifact:
 
     @functools.cached_property
     def content(self) -> bytes:
-        """Its bytes."""
         return self._stored.read()
 
     def save(self, to_dir: str | Path = "") -> Path:

@@ -85,10 +85,7 @@ _NO_LITERAL = (ValueError, SyntaxError, MemoryError, RecursionError)
 
 
 def parse_filter(source: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> Filter:
-    """Return the tree of a filter document, a list of conditions, a text or a tree; None means all runs.
-
-    A malformed filter, or one nested more than `MAX_DEPTH` levels deep, raises FilterError.
-    """
+    """Return the tree of a filter document, a list of conditions, a text or a tree; None means all runs."""
     try:
         tree = _parse(source)
         is_deep = _depth(tree) > MAX_DEPTH
@@ -116,7 +113,6 @@ def _parse(source: Filter | Mapping[str, Any] | Iterable[Any] | str | None) -> F
 
 
 def _item(item: Any) -> Filter:
-    """Return one item of a list of conditions."""
     if isinstance(item, str | Mapping | Filter):
         return _parse(item)
     if isinstance(item, Sequence) and len(item) == 3 and isinstance(item[0], str):
@@ -198,10 +194,7 @@ def texts_to_search(document: Mapping[str, Any], tags: Iterable[str]) -> list[st
 
 
 def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
-    """Tell whether a filter without `Words` is true of a run.
-
-    `field` returns a field by its full name, None for a missing one.
-    """
+    """Tell whether a filter without `Words` is true of a run, whose `field` is None for a missing one."""
     assert not isinstance(tree, Words)
     if isinstance(tree, Condition):
         return holds(tree, field(tree.name))

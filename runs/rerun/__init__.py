@@ -100,12 +100,10 @@ class Record:
 
     @property
     def id(self) -> str:
-        """The run's id in its store."""
         return self.run.id
 
     @property
     def store(self) -> Store:
-        """The store of the run."""
         return cast(Store, self.run.store)  # a run itself only needs the protocol
 
     def typed_command(self, *words: str) -> str:
@@ -172,17 +170,14 @@ class Record:
 
     @functools.cached_property
     def sources(self) -> dict[str, Content]:
-        """The recorded sources by name."""
         return self.run.sources
 
     @functools.cached_property
     def resources(self) -> list[Content]:
-        """The files that the run opened as resources."""
         return self.run.stored("resources")
 
     @functools.cached_property
     def git(self) -> GitState:
-        """The recorded state of git."""
         state = self.provenance.get("git")
         if not isinstance(state, Mapping):
             state = mapping_of(next(iter(list_of(self.run["experiment.repositories"])), None))
@@ -224,12 +219,10 @@ class Record:
 
     @functools.cached_property
     def cwd(self) -> Path | None:
-        """The folder in which the process was started."""
         return _path(self.run.document.get("cwd"))
 
     @property
     def command(self) -> str:
-        """The command of the experiment."""
         return self.run.command
 
     @functools.cached_property
@@ -245,19 +238,16 @@ class Record:
 
     @functools.cached_property
     def num_ranks(self) -> int:
-        """Number of processes."""
         return _count(self.run["meta.ranks.size"])
 
     @functools.cached_property
     def ranks_per_node(self) -> int:
-        """Number of processes on each machine."""
         return _count(self.run["meta.ranks.per_node"])
 
     # ------------------------------------------------------------------ config and data
 
     @functools.cached_property
     def config(self) -> dict[str, Any]:
-        """The whole config."""
         return self.run.config.to_dict()
 
     @functools.cached_property
@@ -288,7 +278,6 @@ class Record:
 
     @functools.cached_property
     def provenance(self) -> Mapping[str, Any]:
-        """Everything recorded about the environment."""
         return self.run.provenance
 
     def part(self, name: str) -> Mapping[str, Any]:
@@ -315,17 +304,14 @@ class Record:
 
     @functools.cached_property
     def python(self) -> str | None:
-        """The version of Python."""
         return _text(self.part("machine").get("python") or self.run["host.python_version"]) or None
 
     @property
     def cpu(self) -> Any:
-        """The name of the processor."""
         return self.part("machine").get("cpu") or self.run["host.cpu"]
 
     @property
     def operating_system(self) -> Any:
-        """The name of the operating system."""
         return self.part("machine").get("os") or next(iter(reversed(self.run["host.os"] or [])), None)
 
     @property

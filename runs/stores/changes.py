@@ -136,12 +136,7 @@ _NO_CHANGE = frozenset(("changes", "reproductions"))
 
 @dataclasses.dataclass(frozen=True)
 class Author:
-    """The user who changes runs.
-
-    Attributes:
-        via: How the name is known: `board` for the user who started the board, `token` or `proxy`; empty for the user
-            of the operating system whose process it is.
-    """
+    """The user who changes runs; `via` is `board`, `token` or `proxy`, and empty for the user of the process."""
 
     name: str
     via: str = ""

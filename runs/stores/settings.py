@@ -205,10 +205,7 @@ def title_of(run: Run) -> str:
 
 
 def run_labels(runs: Sequence[Run]) -> dict[Run, str]:
-    """Return a label of at most 60 characters for every run: its title and the settings that distinguish it.
-
-    For example, `run 3: lr=0.1, seed=2`, or `wider (run 3): lr=0.1` for a run with a display name.
-    """
+    """Return a label of at most 60 characters for every run, such as `run 3: lr=0.1, seed=2`."""
     prefetch(runs, ["display_name"])
     names = settings(runs)[:_MAX_NAMES]
     labels = {}

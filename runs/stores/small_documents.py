@@ -54,10 +54,7 @@ class SavedView:
 
 
 class SavedViews:
-    """The named views of a store.
-
-    Every method raises StoreError if the folder or the database cannot be read or written.
-    """
+    """The named views of a store; StoreError if the folder or the database cannot be read or written."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents
@@ -269,10 +266,7 @@ def _text(text: str) -> str:
 
 
 class Messages:
-    """The messages about the runs of a store, by event; see `sacristan.observers.notifying`.
-
-    Every method raises StoreError if the folder or the database cannot be read or written.
-    """
+    """The messages about the runs of a store, by event; see `sacristan.observers.notifying`."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents

@@ -93,7 +93,6 @@ class Definition:
 
     @property
     def path(self) -> Path:
-        """The main file."""
         return Path(self.base) / self.script
 
     def words_of(self, parameters: Mapping[str, Any]) -> list[str]:
@@ -146,7 +145,6 @@ class Definition:
         return dataclasses.replace(self, base=str(lab), cwd=str(lab / below))
 
     def document(self) -> dict[str, Any]:
-        """Return the definition as JSON holds it."""
         document = dataclasses.asdict(self)
         lists = {name: list(document[name]) for name in ("settings", "options", "earlier")}
         number = 2 if self.is_script else int(bool(self.earlier or self.has_retried))

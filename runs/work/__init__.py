@@ -128,10 +128,7 @@ class Claims:
         return self.is_last(attempt)
 
     def earlier_processes(self, attempt: int) -> list[Mapping[str, Any]]:
-        """Return the leases of processes that asked to begin attempts before this one.
-
-        The run of this attempt, which this owner has claimed, must not start while one of them is alive.
-        """
+        """Return the leases of processes that asked to begin earlier attempts; this one must wait for their end."""
         return [claim.process for claim in self.listed() if claim.attempt < attempt and claim.process is not None]
 
     def _change(self, attempt: int, change: Callable[[Any], Mapping[str, Any] | None]) -> bool:
@@ -321,7 +318,6 @@ class Worker:
                 raise
 
     def _fill(self) -> None:
-        """Start tasks as long as there are places."""
         while len(self._running) < self._num_places:
             task = self._source.take()
             if task is None:
@@ -353,7 +349,6 @@ class Worker:
         task.started()
 
     def _look(self) -> None:
-        """Wait for an event, and handle it."""
         if self._running:
             wait_for_any([running.job for running in self._running], _LOOK_S)
         for running in list(self._running):

@@ -64,13 +64,7 @@ Number = TypeVar("Number", int, float)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line and name the nearest option.
-
-    `argparse` suggests names from Python 3.14 on, and then lists all choices as well.
-
-    Attributes:
-        rest_begins: Words that end the parsed part; from the first one on, all words become the argument `rest`.
-    """
+    """A parser whose errors are one line and name the nearest option; `rest_begins` are words that start `rest`."""
 
     rest_begins: tuple[str, ...] = ()
 
@@ -353,10 +347,7 @@ def find_chosen(
     columns: Sequence[str],
     limit: int | None = None,
 ) -> list[Run]:
-    """Return the runs that match the options; damaged ones do not hide the others, see `Run.listed`.
-
-    The order is that of `--sort`, newest first without it.
-    """
+    """Return the runs that match the options, in the order of `--sort`; damaged ones do not hide the others."""
     runs = store.find(conditions_in(arguments), getattr(arguments, "sort", "-start"), limit, columns)
     for run in runs:
         run.is_listed = True

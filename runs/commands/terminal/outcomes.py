@@ -140,10 +140,7 @@ def print_left_out(sentences: Sequence[str]) -> None:
 
 
 def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
-    """Print to stderr why an experiment starts (`purpose` is a clause), and replace this process with it.
-
-    Returns only with `dry`, which prints the command instead.
-    """
+    """Print to stderr why an experiment starts (a clause), and replace this process with it unless `dry`."""
     from sacristan.runs.rerun.launching import become
 
     for note in launch.notes:
@@ -201,10 +198,7 @@ def add_contents(parser: argparse.ArgumentParser, files: str) -> Any:
 
 
 def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    """List the files, or write them into a folder; the exit code is 1 if a file could not be written.
-
-    `kind` names the kind of files in a word.
-    """
+    """List the files, or write them into a folder; the exit code is 1 if one could not be written."""
     return _get(arguments, contents_of) if arguments.action == "get" else _list(arguments, kind, contents_of)
 
 

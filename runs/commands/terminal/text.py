@@ -85,10 +85,7 @@ def print_to_stderr(text: str) -> None:
 
 
 def print_json(value: Any, *, in_one_line: bool = False) -> None:
-    """Print a document as strict JSON in ASCII; see `sacristan.runs.query.texts.strict`.
-
-    A document in one line is flushed, for readers of a stream.
-    """
+    """Print a document as strict JSON in ASCII; one in one line is flushed, for readers of a stream."""
     indent = None if in_one_line else 2
     print(json.dumps(strict(value), indent=indent, allow_nan=False), flush=in_one_line)
 

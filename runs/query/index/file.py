@@ -399,7 +399,6 @@ class Batch:
         return True
 
     def _put(self, run: int, fields: list[dict[str, tuple[int, Any]]]) -> None:
-        """Queue the rows of new fields."""
         for origin, flat in enumerate(fields):
             keys = self._keys[origin]
             for name, (kind, value) in flat.items():
@@ -445,7 +444,6 @@ def _bits(origins: Collection[int]) -> int:
 
 
 def _inserted(cursor: sqlite3.Cursor) -> int:
-    """Return the number of the inserted row."""
     if cursor.lastrowid is None:
         raise sqlite3.DatabaseError("an inserted row has no number")
     return cursor.lastrowid

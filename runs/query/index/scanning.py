@@ -45,10 +45,7 @@ def has_record(folder: Path) -> bool:
 
 
 def require_folder(store: Path) -> None:
-    """Check that a folder of runs exists and can be listed and entered.
-
-    A missing one raises StoreAwayError, another problem StoreError.
-    """
+    """Check that a folder of runs exists (else StoreAwayError) and can be listed and entered (else StoreError)."""
     try:
         if not store.is_dir():
             raise StoreAwayError(

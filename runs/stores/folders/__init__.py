@@ -47,14 +47,7 @@ _TRUSTED_S = 1.0
 
 
 class FolderBackend(FolderRecords):
-    """All runs below a folder.
-
-    Args:
-        is_read_only: Whether questions leave the folder as it is; its index then lies in the user's cache.
-
-    Raises:
-        StoreError: If there is no such folder, or it cannot be read.
-    """
+    """All runs below a folder, which is left as it is if `is_read_only`."""
 
     def __init__(self, where: str | Path, *, is_read_only: bool = False) -> None:
         super().__init__(Path(where))

@@ -159,10 +159,7 @@ _ASIDE = ".removing-"
 
 
 def remove_folder(store: Path, folder: Path) -> None:
-    """Remove a run's folder; for a folder in a spool, also the contents beside it.
-
-    After a StoreError, the folder is unchanged.
-    """
+    """Remove a run's folder, and the contents beside one in a spool; after a StoreError, it is unchanged."""
     outgoing = store / OUTGOING
     # A long name with our suffix might be too long.
     target = outgoing / f"{folder.name[:64]}-{secrets.token_hex(4)}"
@@ -222,10 +219,7 @@ def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
 
 
 def restore_folder(store: Path, place: Path, folder: Path) -> str:
-    """Move a run out of the trash; return its id: the former one, or the next number if that is taken.
-
-    After a StoreError, the run is still in the trash.
-    """
+    """Move a run out of the trash; return its id: the former one, or the next number if that is taken."""
     moved = folder.parent if _is_spooled(place, folder) else folder
     try:
         with claimed(store):

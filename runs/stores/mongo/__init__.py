@@ -68,11 +68,7 @@ _TYPES: dict[str, tuple[str, type]] = {
 
 
 class MongoBackend(MongoBatches):
-    """All runs of a database.
-
-    Raises:
-        StoreError: If the server cannot be reached, or refuses.
-    """
+    """All runs of a database."""
 
     def __init__(self, address: str) -> None:
         self.mongo = MongoDatabase(address)

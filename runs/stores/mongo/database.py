@@ -103,10 +103,7 @@ class MongoDatabase:
                 raise StoreError(f"{name} is not in the database") from error
 
     def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
-        """Return the contents of many files by id, in two queries.
-
-        Files that are missing, or whose length or MD5 differs from their record, are left out.
-        """
+        """Return the contents of many files by id, in two queries, without missing ones and those that differ."""
         wanted = {"$in": list(keys)}
         found: dict[Any, list[bytes]] = {}
         with self.errors():
@@ -122,5 +119,4 @@ class MongoDatabase:
         }
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()

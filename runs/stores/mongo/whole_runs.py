@@ -64,10 +64,7 @@ class Remover:
         self.files, self.pieces = sent.files, sent.file_chunks
 
     def remove(self, key: Any) -> None:
-        """Remove a run's document and everything that only the run uses; a second call finishes a killed removal.
-
-        A StoreError means that the run is gone, or has started in the meantime.
-        """
+        """Remove a run's document and everything that only the run uses; a second call finishes a killed removal."""
         document = self._document(key)
         if not document.get("removing"):
             self._mark(document, {"status": REMOVING, "removing": {"uid": document.get("uid")}})
@@ -99,10 +96,7 @@ class Remover:
     # ------------------------------------------------------------------ the trash
 
     def discard(self, key: Any) -> None:
-        """Move a run to the trash by marking its document, which keeps uid, lease and status; its data stay in place.
-
-        A StoreError means that the run is gone, or has started in the meantime.
-        """
+        """Move a run to the trash by marking its document, which keeps uid, lease and status; its data stay."""
         document = self._document(key)
         kept = {name: document[name] for name in ("uid", "lease", "status") if name in document}
         self._mark(document, {"status": DISCARDED, TRASH: {**kept, "at": datetime.now(UTC)}})
@@ -213,10 +207,7 @@ class Remover:
     # ------------------------------------------------------------------ contents
 
     def reclaim(self, removed: Removed, grace_s: float) -> None:
-        """Finish killed removals, and delete contents that no document names.
-
-        If documents are unreadable, no content is deleted. Contents used in the last `grace_s` seconds stay.
-        """
+        """Finish killed removals, and delete contents that nothing names or used for `grace_s` seconds."""
         self._require_right()
         for document in list(self.runs.find({"removing": {"$exists": True}}, {"_id": 1})):
             self._finish(document["_id"])
@@ -399,10 +390,7 @@ _ATTEMPTS = 10
 
 
 def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
-    """Deliver a run and return its `_id`; a second call finishes an interrupted one.
-
-    A StoreError can also mean that another process is delivering the run.
-    """
+    """Deliver a run and return its `_id`; a second call finishes an interrupted one."""
     path = staged.folder / RUN
     record = parse_json(path.read_bytes())
     with mongo.errors():

@@ -66,7 +66,6 @@ class AgentOptions:
 
     @property
     def is_late(self) -> bool:
-        """True if the deadline is over."""
         return self.deadline is not None and time.time() >= self.deadline
 
 

@@ -328,7 +328,6 @@ class AgentProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
         return self._process.pid
 
     def poll(self) -> int | None:

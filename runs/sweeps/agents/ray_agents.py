@@ -282,7 +282,6 @@ def _host_class() -> type:
             return self.process.poll()
 
         def interrupt(self, number: int) -> None:
-            """Send the agent a signal."""
             self.is_unwanted = True
             if self.process is not None:
                 self.process.interrupt(number)

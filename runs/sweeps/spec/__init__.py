@@ -179,7 +179,6 @@ class Spec:
 
     @property
     def objective_names(self) -> tuple[str, ...]:
-        """The names of the objectives."""
         return tuple(objective.name for objective in self.objectives)
 
     def is_reached(self, values: Sequence[float]) -> bool:

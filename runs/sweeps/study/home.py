@@ -65,7 +65,6 @@ class PatientDocuments(Documents):
         return self.ask(lambda _: self._opened().where)
 
     def close(self) -> None:
-        """Close the store."""
         if self._backend is not None:
             self._backend.close()
 
@@ -318,7 +317,6 @@ class Home:
         return self.where if self._patient is not None else f"{self.where}/sweep.json"
 
     def close(self) -> None:
-        """Close the connection to a store."""
         self._documents.close()
 
     # ------------------------------------------------------------------ what it is
@@ -331,7 +329,6 @@ class Home:
         return self._change(lambda now: definition.document() if now is None else now)
 
     def definition(self) -> Definition:
-        """Return the definition."""
         document = self._documents.read("sweeps", names=[self.id]).get(self.id)
         if document is None:
             others = ", ".join(sorted(self._documents.read("sweeps", entries=()))) or "none"
@@ -418,7 +415,6 @@ class Home:
         return {name: one["lease"] for name, one in self._documents.read("sweep_agents", self.id).items()}
 
     def living_agents(self) -> set[str]:
-        """Return the names of the agents that are alive."""
         return {name for name, lease in self.leases().items() if is_alive(lease)}
 
     def leave(self, agent: str) -> None:

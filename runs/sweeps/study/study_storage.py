@@ -279,7 +279,6 @@ def _fields(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def _trial(name: str, document: Mapping[str, Any]) -> FrozenTrial:
-    """Return the trial of a document."""
     distributions = {name: _distribution(text) for name, _, text in document["parameters"]}
     return FrozenTrial(
         number=_number(name),

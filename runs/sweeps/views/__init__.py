@@ -112,7 +112,6 @@ class Watcher:
         return self.study.spec
 
     def look(self) -> Status:
-        """Return the state now."""
         points = self.study.points()
         unfinished = [number for number, point in points.items() if not point.is_finished]
         living = self.home.living_agents()
@@ -306,7 +305,6 @@ class SweepReader:
             return seen
 
     def close(self) -> None:
-        """Close all studies."""
         with self._lock:
             while self._watchers:
                 self._watchers.popitem()[1].home.close()
@@ -389,5 +387,4 @@ class Digests:
         return "\n".join(status_lines(status, seen.spec.objective_names)) if is_over else None
 
     def close(self) -> None:
-        """Close all studies."""
         self._reader.close()

@@ -303,10 +303,7 @@ def _nested(items: Iterable[Any], into: dict[str, Any]) -> dict[str, Any]:
 
 
 def records(data: bytes, damages: list[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the intact records of a file, also those after a damaged part.
-
-    `damages` gets the first byte of each damaged part and the first after it.
-    """
+    """Yield the intact records of a file; `damages` gets the first byte of each damaged part and the first after."""
     at, begin = _HEADER_BYTES, 0
     bad: int | None = None
     parts: list[bytes] = []
