@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, NotRequired, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal import add_json, add_store, open_given
@@ -38,53 +38,38 @@ if TYPE_CHECKING:
 
 
 class AliasMove(TypedDict):
-    """A move of an alias.
+    """A move of an alias."""
 
-    Attributes:
-        alias: The alias.
-        version: The number of the version that it names from then on; null if it was removed, or came from another
-            store with a version that this one lacks.
-        was: The number of the version that it named before; null if there was none.
-        by: Who moved it.
-        via: How the name of the user is known: `board`, `token` or `proxy`; empty for the user of a process.
-        run: The uid of the run whose code moved it; null if no run did.
-        time: When, in UTC.
-    """
-
-    alias: str
-    version: int | None
-    was: int | None
-    by: str
-    via: str
-    run: str | None
-    time: str
+    alias: Annotated[str, "The alias."]
+    version: Annotated[
+        int | None,
+        "The number of the version that it names from then on; null if it was removed, or came from another store "
+        "with a version that this one lacks.",
+    ]
+    was: Annotated[int | None, "The number of the version that it named before; null if there was none."]
+    by: Annotated[str, "Who moved it."]
+    via: Annotated[
+        str,
+        "How the name of the user is known: `board`, `token` or `proxy`; empty for the user of a process.",
+    ]
+    run: Annotated[str | None, "The uid of the run whose code moved it; null if no run did."]
+    time: Annotated[str, "When, in UTC."]
 
 
 class ArtifactAliases(TypedDict):
-    """The aliases of an artifact; printed by `alias`.
+    """The aliases of an artifact; printed by `alias`."""
 
-    Attributes:
-        name: The artifact.
-        aliases: The last move of each alias that names a version.
-        moves: All moves, oldest first; with `--history`.
-    """
-
-    name: str
-    aliases: list[AliasMove]
-    moves: NotRequired[list[AliasMove]]
+    name: Annotated[str, "The artifact."]
+    aliases: Annotated[list[AliasMove], "The last move of each alias that names a version."]
+    moves: NotRequired[Annotated[list[AliasMove], "All moves, oldest first; with `--history`."]]
 
 
 class RemovedVersions(TypedDict):
-    """Versions that were removed; printed by `rm` and `gc`.
+    """Versions that were removed; printed by `rm` and `gc`."""
 
-    Attributes:
-        versions: Such as `net:v3`.
-        contents, bytes: Number and size of the files that were deleted.
-    """
-
-    versions: list[str]
-    contents: int
-    bytes: int
+    versions: Annotated[list[str], "Such as `net:v3`."]
+    contents: Annotated[int, "Number and size of the files that were deleted."]
+    bytes: Annotated[int, "Number and size of the files that were deleted."]
 
 
 JSON = CONTENTS | ArtifactAliases | ShownVersion | ComparedVersions | RemovedVersions

@@ -10,7 +10,7 @@ import secrets
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.observers.record.redaction import hide_user
 from sacristan.runs.commands.terminal import add_json, port, store_address, where_of
@@ -138,45 +138,27 @@ def _proxy(arguments: argparse.Namespace) -> Proxy | None:
 
 
 class Token(TypedDict):
-    """A token, without its secret; printed by `list`.
+    """A token, without its secret; printed by `list`."""
 
-    Attributes:
-        name: Its name.
-        role: `read`, `note` or `write`.
-        user: The account that its visitor records runs with.
-        created: When it was added, UTC.
-    """
-
-    name: str
-    role: str
-    user: str
-    created: str
+    name: Annotated[str, "Its name."]
+    role: Annotated[str, "`read`, `note` or `write`."]
+    user: Annotated[str, "The account that its visitor records runs with."]
+    created: Annotated[str, "When it was added, UTC."]
 
 
 class NewToken(TypedDict):
-    """A new token; printed by `add`.
+    """A new token; printed by `add`."""
 
-    Attributes:
-        name: Its name.
-        role: `read`, `note` or `write`.
-        user: The account that its visitor records runs with.
-        token: The secret, which is shown once.
-    """
-
-    name: str
-    role: str
-    user: str
-    token: str
+    name: Annotated[str, "Its name."]
+    role: Annotated[str, "`read`, `note` or `write`."]
+    user: Annotated[str, "The account that its visitor records runs with."]
+    token: Annotated[str, "The secret, which is shown once."]
 
 
 class RevokedToken(TypedDict):
-    """A token that was revoked; printed by `revoke`.
+    """A token that was revoked; printed by `revoke`."""
 
-    Attributes:
-        revoked: Its name.
-    """
-
-    revoked: str
+    revoked: Annotated[str, "Its name."]
 
 
 class Tokens:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal import add_conditions, add_json, add_run, add_runs, choose_runs, open_given
@@ -41,16 +41,11 @@ Attributes:
 
 
 class Tagged(TypedDict):
-    """A run and its tags.
+    """A run and its tags."""
 
-    Attributes:
-        id, uid: The run.
-        tags: All its tags, sorted.
-    """
-
-    id: str
-    uid: str | None
-    tags: list[str]
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    tags: Annotated[list[str], "All its tags, sorted."]
 
 
 class Tag:
@@ -79,16 +74,11 @@ class Tag:
 
 
 class Renamed(TypedDict):
-    """A run and its display name.
+    """A run and its display name."""
 
-    Attributes:
-        id, uid: The run.
-        display_name: The display name; empty without one.
-    """
-
-    id: str
-    uid: str | None
-    display_name: str
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    display_name: Annotated[str, "The display name; empty without one."]
 
 
 class Rename:
@@ -114,16 +104,11 @@ class Rename:
 
 
 class Noted(TypedDict):
-    """A run and its note.
+    """A run and its note."""
 
-    Attributes:
-        id, uid: The run.
-        note: The note; empty without one.
-    """
-
-    id: str
-    uid: str | None
-    note: str
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    note: Annotated[str, "The note; empty without one."]
 
 
 class Note:
@@ -208,23 +193,14 @@ def _is_agreed(chosen: list[Run], question: str) -> bool:
 
 
 class InTrash(TypedDict):
-    """A run in the trash.
+    """A run in the trash."""
 
-    Attributes:
-        id: Id that it had in the store.
-        uid: Globally unique id; null for a run of stock Sacred.
-        name: Name of the experiment.
-        status: Status at the end.
-        at: When it was moved to the trash, UTC.
-        by: Who moved it; empty if its record does not tell.
-    """
-
-    id: str
-    uid: str | None
-    name: str
-    status: str
-    at: str
-    by: str
+    id: Annotated[str, "Id that it had in the store."]
+    uid: Annotated[str | None, "Globally unique id; null for a run of stock Sacred."]
+    name: Annotated[str, "Name of the experiment."]
+    status: Annotated[str, "Status at the end."]
+    at: Annotated[str, "When it was moved to the trash, UTC."]
+    by: Annotated[str, "Who moved it; empty if its record does not tell."]
 
 
 class Restore:

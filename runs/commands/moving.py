@@ -9,7 +9,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.runs.commands.terminal import (
     add_json,
@@ -35,22 +35,17 @@ if TYPE_CHECKING:
 
 
 class Imported(TypedDict):
-    """The outcome for one run of another tracker.
+    """The outcome for one run of another tracker."""
 
-    Attributes:
-        place: Where it was found.
-        outcome: `new`; `completed`, if it replaces what an earlier import read; `present`, if nothing has changed; or
-            `failed`.
-        id: Id in the store; null if it failed, or with `--dry`.
-        num_points: Number of its points.
-        left_out: A sentence for each part that could not be imported, or why the run failed.
-    """
-
-    place: str
-    outcome: str
-    id: str | None
-    num_points: int
-    left_out: list[str]
+    place: Annotated[str, "Where it was found."]
+    outcome: Annotated[
+        str,
+        "`new`; `completed`, if it replaces what an earlier import read; `present`, if nothing has changed; or "
+        "`failed`.",
+    ]
+    id: Annotated[str | None, "Id in the store; null if it failed, or with `--dry`."]
+    num_points: Annotated[int, "Number of its points."]
+    left_out: Annotated[list[str], "A sentence for each part that could not be imported, or why the run failed."]
 
 
 class Import:
@@ -204,22 +199,17 @@ class Copy:
 
 
 class Delivered(TypedDict):
-    """The delivery of a run.
+    """The delivery of a run."""
 
-    Attributes:
-        folder: The folder of the run.
-        outcome: `delivered`, `up to date`, `running`, `delivered by another process`, `removed from the database`,
-            `incomplete` or `failed`.
-        run_id: Id in the database; null without one.
-        destination: The database, without credentials; empty if it cannot be read.
-        error: Why the delivery failed; null if it did not.
-    """
-
-    folder: str
-    outcome: str
-    run_id: str | None
-    destination: str
-    error: str | None
+    folder: Annotated[str, "The folder of the run."]
+    outcome: Annotated[
+        str,
+        "`delivered`, `up to date`, `running`, `delivered by another process`, `removed from the database`, "
+        "`incomplete` or `failed`.",
+    ]
+    run_id: Annotated[str | None, "Id in the database; null without one."]
+    destination: Annotated[str, "The database, without credentials; empty if it cannot be read."]
+    error: Annotated[str | None, "Why the delivery failed; null if it did not."]
 
 
 class Sync:

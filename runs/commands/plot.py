@@ -7,7 +7,7 @@ import dataclasses
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from sacristan.runs.commands.terminal import (
     add_curves,
@@ -37,53 +37,35 @@ _LIMIT, _LEGEND_LINES = 20, 6
 
 
 class PlottedCurve(TypedDict):
-    """A curve; its lists have the same length.
+    """A curve; its lists have the same length."""
 
-    Attributes:
-        label: The run, or the group.
-        own_from: Where the points of the run itself begin on the horizontal axis, with `--joined`; else null.
-        x, y: The points.
-        low, high: The band around the mean of a group; null without one.
-        counts: Number of runs in each mean; null for a single run.
-        raw: Values before smoothing; null without smoothing.
-    """
-
-    label: str
-    own_from: float | None
-    x: list[float]
-    y: list[float]
-    low: list[float] | None
-    high: list[float] | None
-    counts: list[int] | None
-    raw: list[float] | None
+    label: Annotated[str, "The run, or the group."]
+    own_from: Annotated[
+        float | None,
+        "Where the points of the run itself begin on the horizontal axis, with `--joined`; else null.",
+    ]
+    x: Annotated[list[float], "The points."]
+    y: Annotated[list[float], "The points."]
+    low: Annotated[list[float] | None, "The band around the mean of a group; null without one."]
+    high: Annotated[list[float] | None, "The band around the mean of a group; null without one."]
+    counts: Annotated[list[int] | None, "Number of runs in each mean; null for a single run."]
+    raw: Annotated[list[float] | None, "Values before smoothing; null without smoothing."]
 
 
 class PlottedPanel(TypedDict):
-    """The curves of a metric.
+    """The curves of a metric."""
 
-    Attributes:
-        metric: The metric.
-        x_label: Label of the horizontal axis.
-        notes: Notes, such as on left out runs.
-        curves: The curves.
-    """
-
-    metric: str
-    x_label: str
-    notes: list[str]
-    curves: list[PlottedCurve]
+    metric: Annotated[str, "The metric."]
+    x_label: Annotated[str, "Label of the horizontal axis."]
+    notes: Annotated[list[str], "Notes, such as on left out runs."]
+    curves: Annotated[list[PlottedCurve], "The curves."]
 
 
 class Plotted(TypedDict):
-    """The data of a plot.
+    """The data of a plot."""
 
-    Attributes:
-        x: The horizontal axis: `step`, `epoch`, `time` or `wall`.
-        panels: One for each metric.
-    """
-
-    x: str
-    panels: list[PlottedPanel]
+    x: Annotated[str, "The horizontal axis: `step`, `epoch`, `time` or `wall`."]
+    panels: Annotated[list[PlottedPanel], "One for each metric."]
 
 
 JSON = Plotted

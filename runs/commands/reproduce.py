@@ -6,7 +6,7 @@ import argparse
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.runs.commands.terminal import Parser, add_json, add_run, number, open_given, split_rest, typed_store
 from sacristan.runs.commands.terminal.text import (
@@ -39,77 +39,44 @@ _DISTANCE = number(float, lambda value: value >= 0, "a number of at least 0, suc
 
 
 class Reproduced(TypedDict):
-    """A reproduction and its verdict.
+    """A reproduction and its verdict."""
 
-    Attributes:
-        of: The run.
-        by: The new run.
-        verdict: `IDENTICAL`, `WITHIN TOLERANCE` or `DIVERGED`.
-        text: The verdict in a line.
-        metrics: A verdict on each metric.
-        first: The first point beyond the tolerance; null without one.
-        reasons: Other differences that count, in sentences.
-        largest: The largest relative and absolute deviation.
-        tolerance: The allowed distance.
-        notes: Further sentences.
-        mode: `restored` for the recorded sources, `in place` for today's.
-        environment: Differences from the recorded environment.
-        sources: A unified diff by path.
-    """
-
-    of: RunKey
-    by: RunKey
-    verdict: str
-    text: str
-    metrics: list[MetricVerdict]
-    first: Deviation | None
-    reasons: list[str]
-    largest: list[Deviation]
-    tolerance: Tolerance
-    notes: list[str]
-    mode: str
-    environment: list[Differing]
-    sources: dict[str, str]
+    of: Annotated[RunKey, "The run."]
+    by: Annotated[RunKey, "The new run."]
+    verdict: Annotated[str, "`IDENTICAL`, `WITHIN TOLERANCE` or `DIVERGED`."]
+    text: Annotated[str, "The verdict in a line."]
+    metrics: Annotated[list[MetricVerdict], "A verdict on each metric."]
+    first: Annotated[Deviation | None, "The first point beyond the tolerance; null without one."]
+    reasons: Annotated[list[str], "Other differences that count, in sentences."]
+    largest: Annotated[list[Deviation], "The largest relative and absolute deviation."]
+    tolerance: Annotated[Tolerance, "The allowed distance."]
+    notes: Annotated[list[str], "Further sentences."]
+    mode: Annotated[str, "`restored` for the recorded sources, `in place` for today's."]
+    environment: Annotated[list[Differing], "Differences from the recorded environment."]
+    sources: Annotated[dict[str, str], "A unified diff by path."]
 
 
 class PlannedReproduction(TypedDict):
-    """The plan; printed with `--dry`.
+    """The plan; printed with `--dry`."""
 
-    Attributes:
-        of: The run.
-        mode: `restored` for the recorded sources, `in place` for today's.
-        commit: The git commit that is restored; null without one.
-        num_sources: Number of restored sources; null for today's.
-        command, cwd, variables: The process: its words, its folder, and variables added to its environment.
-        notes: Further sentences.
-        environment: Differences from the recorded environment.
-    """
-
-    of: RunKey
-    mode: str
-    commit: str | None
-    num_sources: int | None
-    command: list[str]
-    cwd: str
-    variables: dict[str, str]
-    notes: list[str]
-    environment: list[Differing]
+    of: Annotated[RunKey, "The run."]
+    mode: Annotated[str, "`restored` for the recorded sources, `in place` for today's."]
+    commit: Annotated[str | None, "The git commit that is restored; null without one."]
+    num_sources: Annotated[int | None, "Number of restored sources; null for today's."]
+    command: Annotated[list[str], "The process: its words, its folder, and variables added to its environment."]
+    cwd: Annotated[str, "The process: its words, its folder, and variables added to its environment."]
+    variables: Annotated[dict[str, str], "The process: its words, its folder, and variables added to its environment."]
+    notes: Annotated[list[str], "Further sentences."]
+    environment: Annotated[list[Differing], "Differences from the recorded environment."]
 
 
 class RecordedEnvironment(TypedDict):
-    """The recorded packages; printed with `--env`.
+    """The recorded packages; printed with `--env`."""
 
-    Attributes:
-        requirements: The file that was written.
-        build: Command that builds the environment.
-        reproduce: Command that reproduces the run in it.
-        python: The recorded version of Python; null if unknown.
-    """
-
-    requirements: str
-    build: str
-    reproduce: str
-    python: str | None
+    requirements: Annotated[str, "The file that was written."]
+    build: Annotated[str, "Command that builds the environment."]
+    reproduce: Annotated[str, "Command that reproduces the run in it."]
+    python: Annotated[str | None, "The recorded version of Python; null if unknown."]
 
 
 JSON = Reproduced | PlannedReproduction | RecordedEnvironment

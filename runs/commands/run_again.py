@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.runs.commands.terminal import Parser, add_json, add_run, number, open_given, split_rest
 from sacristan.runs.commands.terminal.outcomes import begin
@@ -200,17 +200,11 @@ class Work:
 
 
 class Checked(TypedDict):
-    """A script under stock Sacred and under this lab.
+    """A script under stock Sacred and under this lab."""
 
-    Attributes:
-        script: The script.
-        lines: Its command lines; the first one is the script alone.
-        num_differing: How many of them differ.
-    """
-
-    script: str
-    lines: list[CheckedLine]
-    num_differing: int
+    script: Annotated[str, "The script."]
+    lines: Annotated[list[CheckedLine], "Its command lines; the first one is the script alone."]
+    num_differing: Annotated[int, "How many of them differ."]
 
 
 class Check:

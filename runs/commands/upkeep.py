@@ -9,7 +9,7 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 from sacristan.runs.commands.terminal import (
     add_json,
@@ -33,17 +33,11 @@ watchers send a message once."""
 
 
 class Reaped(TypedDict):
-    """A run that was marked as DEAD.
+    """A run that was marked as DEAD."""
 
-    Attributes:
-        run: Its folder, or its id in the database.
-        uid: Globally unique id; null for a run of stock Sacred.
-        status: DEAD.
-    """
-
-    run: str
-    uid: str | None
-    status: str
+    run: Annotated[str, "Its folder, or its id in the database."]
+    uid: Annotated[str | None, "Globally unique id; null for a run of stock Sacred."]
+    status: Annotated[str, "DEAD."]
 
 
 class Reap:
@@ -70,31 +64,19 @@ class Reap:
 
 
 class Problem(TypedDict):
-    """A run that cannot be read completely.
+    """A run that cannot be read completely."""
 
-    Attributes:
-        id: Its id.
-        reason: Why it cannot be read.
-    """
-
-    id: str
-    reason: str
+    id: Annotated[str, "Its id."]
+    reason: Annotated[str, "Why it cannot be read."]
 
 
 class Reindexed(TypedDict):
-    """A new index.
+    """A new index."""
 
-    Attributes:
-        num_runs: Number of runs in the index, including unreadable ones.
-        seconds: Seconds that it took.
-        index: The file; null in memory.
-        problems: Runs that cannot be read completely.
-    """
-
-    num_runs: int
-    seconds: float
-    index: str | None
-    problems: list[Problem]
+    num_runs: Annotated[int, "Number of runs in the index, including unreadable ones."]
+    seconds: Annotated[float, "Seconds that it took."]
+    index: Annotated[str | None, "The file; null in memory."]
+    problems: Annotated[list[Problem], "Runs that cannot be read completely."]
 
 
 class Reindex:
@@ -129,21 +111,17 @@ class Reindex:
 
 
 class Watched(TypedDict):
-    """Something that happened; one a line.
+    """Something that happened; one a line."""
 
-    Attributes:
-        run, uid: The run, or the last one of the queue or the sweep.
-        event: `failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session;
-            `sweep_done`; or an alert.
-        level: `info`, `success`, `warning` or `error`.
-        text: What happened, in a line or more.
-    """
-
-    run: str
-    uid: str | None
-    event: str
-    level: str
-    text: str
+    run: Annotated[str, "The run, or the last one of the queue or the sweep."]
+    uid: Annotated[str | None, "The run, or the last one of the queue or the sweep."]
+    event: Annotated[
+        str,
+        "`failed`, `dead`, `finished` or `queue_empty`, after a resume with the number of the session; `sweep_done`; "
+        "or an alert.",
+    ]
+    level: Annotated[str, "`info`, `success`, `warning` or `error`."]
+    text: Annotated[str, "What happened, in a line or more."]
 
 
 class Watch:

@@ -1,7 +1,7 @@
 """JSON for programs: the documents that `--json` prints; their schemas, from typed dicts and dataclasses.
 
-The text of a key is that of its attribute in the docstring. A schema leaves objects open, because later versions may
-add keys.
+The text of a key is a note in its annotation, or that of its attribute in a docstring. A schema leaves objects open,
+because later versions may add keys.
 """
 
 from __future__ import annotations
@@ -131,17 +131,22 @@ def _generic(origin: Any, arguments: Sequence[Any], definitions: dict[str, Any])
 
 
 def _annotated(arguments: Sequence[Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    kind, note = arguments
-    if isinstance(note, Others):
-        return {**_of(kind, definitions), "additionalProperties": {"description": note.text}}
-    return {**_of(kind, definitions), **(note if isinstance(note, Mapping) else {"description": note})}
+    kind, *notes = arguments
+    schema = dict(_of(kind, definitions))
+    for note in notes:
+        if isinstance(note, Others):
+            schema["additionalProperties"] = {"description": note.text}
+        else:
+            schema |= note if isinstance(note, Mapping) else {"description": note}
+    return schema
 
 
 def _object(kind: type, definitions: dict[str, Any]) -> dict[str, Any]:
     texts, properties, required = attribute_texts(kind), {}, []
     for name, hint in get_type_hints(kind, include_extras=True).items():
         is_optional = get_origin(hint) is NotRequired
-        properties[name] = {**_of(get_args(hint)[0] if is_optional else hint, definitions), "description": texts[name]}
+        schema = _of(get_args(hint)[0] if is_optional else hint, definitions)
+        properties[name] = {**schema, "description": texts[name]} if name in texts else schema
         required += [] if is_optional else [name]
     return {"type": "object", "description": summary_of(kind), "properties": properties, "required": required}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from sacristan.runs.query import Changes
 
@@ -13,147 +13,89 @@ if TYPE_CHECKING:
 
 
 class RunKey(TypedDict):
-    """A run by its ids.
+    """A run by its ids."""
 
-    Attributes:
-        id: Id in the store.
-        uid: Globally unique id; null for a run of stock Sacred.
-    """
-
-    id: str
-    uid: str | None
+    id: Annotated[str, "Id in the store."]
+    uid: Annotated[str | None, "Globally unique id; null for a run of stock Sacred."]
 
 
 class Differences(TypedDict):
-    """The differences between two runs.
+    """The differences between two runs."""
 
-    Attributes:
-        a, b: The two runs.
-        differ: Whether they differ.
-        command: Names of experiment and command.
-        config: Entries by dotted name.
-        git: Commit, branch, uncommitted changes and so on.
-        packages: Versions by name.
-        outcome: Status and result.
-        metrics: Statistics, such as `val/loss.min`, without those of the machine.
-        sources: A unified diff, or why there is none, by path.
-        output: The unified diff of their output; with `--log`.
-    """
-
-    a: RunKey
-    b: RunKey
-    differ: bool
-    command: Changes
-    config: Changes
-    git: Changes
-    packages: Changes
-    outcome: Changes
-    metrics: Changes
-    sources: dict[str, str]
-    output: NotRequired[str]
+    a: Annotated[RunKey, "The two runs."]
+    b: Annotated[RunKey, "The two runs."]
+    differ: Annotated[bool, "Whether they differ."]
+    command: Annotated[Changes, "Names of experiment and command."]
+    config: Annotated[Changes, "Entries by dotted name."]
+    git: Annotated[Changes, "Commit, branch, uncommitted changes and so on."]
+    packages: Annotated[Changes, "Versions by name."]
+    outcome: Annotated[Changes, "Status and result."]
+    metrics: Annotated[Changes, "Statistics, such as `val/loss.min`, without those of the machine."]
+    sources: Annotated[dict[str, str], "A unified diff, or why there is none, by path."]
+    output: NotRequired[Annotated[str, "The unified diff of their output; with `--log`."]]
 
 
 class ComparedGroup(TypedDict):
-    """A group of runs.
+    """A group of runs."""
 
-    Attributes:
-        group: Its name.
-        values: Values of the fields that define it.
-        n: Number of repetitions.
-        mean, std: Mean, and standard deviation (n - 1); null if there are too few.
-        low, high: Student's interval of the mean; null if there are too few.
-        best, best_run: The best value, and the id of its run; null without any.
-        runs: Ids of the runs that count.
-        num_left_out: Number of runs that do not count.
-    """
-
-    group: str
-    values: dict[str, Any]
-    n: int
-    mean: float | None
-    std: float | None
-    low: float | None
-    high: float | None
-    best: float | None
-    best_run: str | None
-    runs: list[str]
-    num_left_out: int
+    group: Annotated[str, "Its name."]
+    values: Annotated[dict[str, Any], "Values of the fields that define it."]
+    n: Annotated[int, "Number of repetitions."]
+    mean: Annotated[float | None, "Mean, and standard deviation (n - 1); null if there are too few."]
+    std: Annotated[float | None, "Mean, and standard deviation (n - 1); null if there are too few."]
+    low: Annotated[float | None, "Student's interval of the mean; null if there are too few."]
+    high: Annotated[float | None, "Student's interval of the mean; null if there are too few."]
+    best: Annotated[float | None, "The best value, and the id of its run; null without any."]
+    best_run: Annotated[str | None, "The best value, and the id of its run; null without any."]
+    runs: Annotated[list[str], "Ids of the runs that count."]
+    num_left_out: Annotated[int, "Number of runs that do not count."]
 
 
 class GroupPair(TypedDict):
-    """Two groups against each other.
+    """Two groups against each other."""
 
-    Attributes:
-        first, second: Names of the groups.
-        method: `paired t` or `welch t`.
-        n: Number of pairs, or of values in both groups.
-        unpaired: Repetitions that only one group has, in a paired test.
-        difference, low, high: Difference of the means, first minus second, and its interval; null if unknown.
-        t, df, p: Statistic, degrees of freedom and two-sided p; null without a test.
-        p_holm: p, corrected for all pairs.
-        effect, effect_name: Standardized difference, and its kind: `g_z` or `g`.
-        verdict: `first` or `second`, the better group; `unclear`; or `too few` for a test.
-        is_few: Whether the test rests on few values.
-        reason: Why there is no test; empty if there is one.
-    """
-
-    first: str
-    second: str
-    method: str
-    n: int
-    unpaired: list[str]
-    difference: float | None
-    low: float | None
-    high: float | None
-    t: float | None
-    df: float | None
-    p: float | None
-    p_holm: float | None
-    effect: float | None
-    effect_name: str
-    verdict: str
-    is_few: bool
-    reason: str
+    first: Annotated[str, "Names of the groups."]
+    second: Annotated[str, "Names of the groups."]
+    method: Annotated[str, "`paired t` or `welch t`."]
+    n: Annotated[int, "Number of pairs, or of values in both groups."]
+    unpaired: Annotated[list[str], "Repetitions that only one group has, in a paired test."]
+    difference: Annotated[
+        float | None,
+        "Difference of the means, first minus second, and its interval; null if unknown.",
+    ]
+    low: Annotated[float | None, "Difference of the means, first minus second, and its interval; null if unknown."]
+    high: Annotated[float | None, "Difference of the means, first minus second, and its interval; null if unknown."]
+    t: Annotated[float | None, "Statistic, degrees of freedom and two-sided p; null without a test."]
+    df: Annotated[float | None, "Statistic, degrees of freedom and two-sided p; null without a test."]
+    p: Annotated[float | None, "Statistic, degrees of freedom and two-sided p; null without a test."]
+    p_holm: Annotated[float | None, "p, corrected for all pairs."]
+    effect: Annotated[float | None, "Standardized difference, and its kind: `g_z` or `g`."]
+    effect_name: Annotated[str, "Standardized difference, and its kind: `g_z` or `g`."]
+    verdict: Annotated[str, "`first` or `second`, the better group; `unclear`; or `too few` for a test."]
+    is_few: Annotated[bool, "Whether the test rests on few values."]
+    reason: Annotated[str, "Why there is no test; empty if there is one."]
 
 
 class LeftOut(TypedDict):
-    """A run that does not count.
+    """A run that does not count."""
 
-    Attributes:
-        run: Its id.
-        group: Its group.
-        reason: Why it does not count.
-    """
-
-    run: str
-    group: str
-    reason: str
+    run: Annotated[str, "Its id."]
+    group: Annotated[str, "Its group."]
+    reason: Annotated[str, "Why it does not count."]
 
 
 class Compared(TypedDict):
-    """Groups of runs, compared by one field.
+    """Groups of runs, compared by one field."""
 
-    Attributes:
-        metric: The field.
-        by: Fields that define the groups.
-        over: Fields that vary within a group.
-        confidence: Confidence of the intervals.
-        larger_is_better: Whether the largest value is the best.
-        groups: The groups, best mean first.
-        pairs: Each group against each that follows it.
-        left_out: Runs that do not count.
-        cautions: Weaknesses of the comparison, in sentences.
-    """
-
-    metric: str
-    by: list[str]
-    over: list[str]
-    confidence: float
-    larger_is_better: bool
-    groups: list[ComparedGroup]
-    pairs: list[GroupPair]
-    left_out: list[LeftOut]
-    cautions: list[str]
+    metric: Annotated[str, "The field."]
+    by: Annotated[list[str], "Fields that define the groups."]
+    over: Annotated[list[str], "Fields that vary within a group."]
+    confidence: Annotated[float, "Confidence of the intervals."]
+    larger_is_better: Annotated[bool, "Whether the largest value is the best."]
+    groups: Annotated[list[ComparedGroup], "The groups, best mean first."]
+    pairs: Annotated[list[GroupPair], "Each group against each that follows it."]
+    left_out: Annotated[list[LeftOut], "Runs that do not count."]
+    cautions: Annotated[list[str], "Weaknesses of the comparison, in sentences."]
 
 
 def run_key(run: Run) -> RunKey:

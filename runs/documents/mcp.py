@@ -67,85 +67,80 @@ class Tool:
 
 
 class ListArguments(TypedDict):
-    """Arguments of `list`.
+    """Arguments of `list`."""
 
-    Attributes:
-        where: Conditions that a run must match, such as "status=COMPLETED", "lr<1e-3" or "val/accuracy.max>0.9".
-        sort: Field to sort by; with - before it, descending (-start).
-        columns: Fields to return, such as "lr" or "val/loss.min"; by default name, command, status, start and so on.
-        limit: Maximum number of runs (20).
-    """
-
-    where: NotRequired[Annotated[list[str], _WORDS]]
-    sort: NotRequired[str]
-    columns: NotRequired[Annotated[list[str], _WORDS]]
-    limit: NotRequired[Annotated[int, {"minimum": 1, "maximum": MAX_RUNS}]]
+    where: NotRequired[
+        Annotated[
+            list[str],
+            _WORDS,
+            'Conditions that a run must match, such as "status=COMPLETED", "lr<1e-3" or "val/accuracy.max>0.9".',
+        ]
+    ]
+    sort: NotRequired[Annotated[str, "Field to sort by; with - before it, descending (-start)."]]
+    columns: NotRequired[
+        Annotated[
+            list[str],
+            _WORDS,
+            'Fields to return, such as "lr" or "val/loss.min"; by default name, command, status, start and so on.',
+        ]
+    ]
+    limit: NotRequired[Annotated[int, {"minimum": 1, "maximum": MAX_RUNS}, "Maximum number of runs (20)."]]
 
 
 class RunArguments(TypedDict):
-    """Arguments of `show`.
+    """Arguments of `show`."""
 
-    Attributes:
-        run: Id, uid, beginning of a uid, or latest.
-    """
-
-    run: Annotated[str, _RUN]
+    run: Annotated[str, _RUN, "Id, uid, beginning of a uid, or latest."]
 
 
 class MetricsArguments(TypedDict):
-    """Arguments of `metrics`.
+    """Arguments of `metrics`."""
 
-    Attributes:
-        run: Id, uid, beginning of a uid, or latest.
-        names: Metrics whose points to return, at most 20; without any, the statistics of all metrics.
-        points: Maximum number of points of each metric, extremes kept (200); 400 for all metrics together.
-    """
-
-    run: Annotated[str, _RUN]
-    names: NotRequired[Annotated[list[str], {"maxItems": MAX_METRICS}]]
-    points: NotRequired[Annotated[int, {"minimum": 4, "maximum": MAX_POINTS}]]
+    run: Annotated[str, _RUN, "Id, uid, beginning of a uid, or latest."]
+    names: NotRequired[
+        Annotated[
+            list[str],
+            {"maxItems": MAX_METRICS},
+            "Metrics whose points to return, at most 20; without any, the statistics of all metrics.",
+        ]
+    ]
+    points: NotRequired[
+        Annotated[
+            int,
+            {"minimum": 4, "maximum": MAX_POINTS},
+            "Maximum number of points of each metric, extremes kept (200); 400 for all metrics together.",
+        ]
+    ]
 
 
 class DiffArguments(TypedDict):
-    """Arguments of `diff`.
+    """Arguments of `diff`."""
 
-    Attributes:
-        a: Id, uid, beginning of a uid, or latest.
-        b: The other run.
-        log: Whether to compare the beginning of their output, too (false).
-    """
-
-    a: Annotated[str, _RUN]
-    b: Annotated[str, _RUN]
-    log: NotRequired[bool]
+    a: Annotated[str, _RUN, "Id, uid, beginning of a uid, or latest."]
+    b: Annotated[str, _RUN, "The other run."]
+    log: NotRequired[Annotated[bool, "Whether to compare the beginning of their output, too (false)."]]
 
 
 class CompareArguments(TypedDict):
-    """Arguments of `compare`.
+    """Arguments of `compare`."""
 
-    Attributes:
-        by: Fields that define the groups, such as "optimizer.name".
-        metric: Field to compare by, such as "val/accuracy.max".
-        over: Fields that vary within a group, such as "seed".
-        where: Conditions that a run must match.
-    """
-
-    by: Annotated[list[str], {"minItems": 1, **_WORDS}]
-    metric: str
-    over: NotRequired[Annotated[list[str], _WORDS]]
-    where: NotRequired[Annotated[list[str], _WORDS]]
+    by: Annotated[list[str], {"minItems": 1, **_WORDS}, 'Fields that define the groups, such as "optimizer.name".']
+    metric: Annotated[str, 'Field to compare by, such as "val/accuracy.max".']
+    over: NotRequired[Annotated[list[str], _WORDS, 'Fields that vary within a group, such as "seed".']]
+    where: NotRequired[Annotated[list[str], _WORDS, "Conditions that a run must match."]]
 
 
 class LogArguments(TypedDict):
-    """Arguments of `log`.
+    """Arguments of `log`."""
 
-    Attributes:
-        run: Id, uid, beginning of a uid, or latest.
-        tail: Number of bytes at the end of the output (4000).
-    """
-
-    run: Annotated[str, _RUN]
-    tail: NotRequired[Annotated[int, {"minimum": 1, "maximum": MAX_TAIL}]]
+    run: Annotated[str, _RUN, "Id, uid, beginning of a uid, or latest."]
+    tail: NotRequired[
+        Annotated[
+            int,
+            {"minimum": 1, "maximum": MAX_TAIL},
+            "Number of bytes at the end of the output (4000).",
+        ]
+    ]
 
 
 def _run_named(store: Store, key: str) -> Run:

@@ -18,145 +18,98 @@ COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "re
 
 
 class ShownRun(TypedDict):
-    """A run: the fields of its record, and what is computed from it. A field that the record lacks is missing.
+    """A run: the fields of its record, and what is computed from it. A field that the record lacks is missing."""
 
-    Attributes:
-        id: Id in the store.
-        uid: Globally unique id; null for a run of stock Sacred.
-        status: Status; DEAD for a process that is gone.
-        duration_s: Seconds from start to end, or until now; null if unknown.
-        tags: Tags, sorted.
-        note: Note; empty without one.
-        display_name: Display name; empty without one.
-        reproductions: Verdicts on the run, or on the run that it reproduces, oldest first.
-        sessions: The processes that wrote the run, if there were several.
-        children: Ids of its child runs.
-        config: The config.
-        info: The info.
-        metrics: Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.
-        artifacts, checkpoints, sources, resources: Names of its files.
-        provenance: Git, libraries, machine and determinism flags, without the packages.
-        experiment: Name of the experiment, its folder and sources, as Sacred records them.
-        command, command_line: The command of the experiment, and all words that were typed.
-        cwd, folder: Where the run was started, and its record.
-        states_folder: The record with the states of the training, if that is another one.
-        host: The machine and the user.
-        meta: Options of the run, as Sacred records them, and its sweep or queue.
-        format: Format of the record.
-        start_time, stop_time, queue_time, heartbeat: Times, UTC.
-        result: Result of the experiment; null without one.
-        fail_trace: Lines of the traceback of a failed run.
-        warnings: Warnings of the configuration.
-        lease: Process that writes the run, and its last heartbeat, in a database.
-        parent: Uid of the parent run.
-        revision: How often the record was rewound.
-        changes: Who changed tags, note and so on, and when.
-        artifacts_logged, artifacts_used, artifacts_aliased: Versions of artifacts.
-    """
-
-    id: str
-    uid: str | None
-    status: str
-    duration_s: float | None
-    tags: list[str]
-    note: str
-    display_name: str
-    reproductions: list[dict[str, Any]]
-    sessions: NotRequired[list[dict[str, Any]]]
-    children: list[str]
-    config: dict[str, Any]
-    info: dict[str, Any]
-    metrics: dict[str, dict[str, Any]]
-    artifacts: list[str]
-    checkpoints: list[str]
-    sources: list[str]
-    resources: list[str]
-    provenance: dict[str, Any]
+    id: Annotated[str, "Id in the store."]
+    uid: Annotated[str | None, "Globally unique id; null for a run of stock Sacred."]
+    status: Annotated[str, "Status; DEAD for a process that is gone."]
+    duration_s: Annotated[float | None, "Seconds from start to end, or until now; null if unknown."]
+    tags: Annotated[list[str], "Tags, sorted."]
+    note: Annotated[str, "Note; empty without one."]
+    display_name: Annotated[str, "Display name; empty without one."]
+    reproductions: Annotated[
+        list[dict[str, Any]],
+        "Verdicts on the run, or on the run that it reproduces, oldest first.",
+    ]
+    sessions: NotRequired[Annotated[list[dict[str, Any]], "The processes that wrote the run, if there were several."]]
+    children: Annotated[list[str], "Ids of its child runs."]
+    config: Annotated[dict[str, Any], "The config."]
+    info: Annotated[dict[str, Any], "The info."]
+    metrics: Annotated[
+        dict[str, dict[str, Any]],
+        "Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.",
+    ]
+    artifacts: Annotated[list[str], "Names of its files."]
+    checkpoints: Annotated[list[str], "Names of its files."]
+    sources: Annotated[list[str], "Names of its files."]
+    resources: Annotated[list[str], "Names of its files."]
+    provenance: Annotated[dict[str, Any], "Git, libraries, machine and determinism flags, without the packages."]
     # What follows comes from the record as it is, which other programs may have written.
-    experiment: NotRequired[Any]
-    command: NotRequired[Any]
-    command_line: NotRequired[Any]
-    cwd: NotRequired[Any]
-    folder: NotRequired[Any]
-    states_folder: NotRequired[Any]
-    host: NotRequired[Any]
-    meta: NotRequired[Any]
-    format: NotRequired[Any]
-    start_time: NotRequired[Any]
-    stop_time: NotRequired[Any]
-    queue_time: NotRequired[Any]
-    heartbeat: NotRequired[Any]
-    result: NotRequired[Any]
-    fail_trace: NotRequired[Any]
-    warnings: NotRequired[Any]
-    lease: NotRequired[Any]
-    parent: NotRequired[Any]
-    revision: NotRequired[Any]
-    changes: NotRequired[Any]
-    artifacts_logged: NotRequired[Any]
-    artifacts_used: NotRequired[Any]
-    artifacts_aliased: NotRequired[Any]
+    experiment: NotRequired[Annotated[Any, "Name of the experiment, its folder and sources, as Sacred records them."]]
+    command: NotRequired[Annotated[Any, "The command of the experiment, and all words that were typed."]]
+    command_line: NotRequired[Annotated[Any, "The command of the experiment, and all words that were typed."]]
+    cwd: NotRequired[Annotated[Any, "Where the run was started, and its record."]]
+    folder: NotRequired[Annotated[Any, "Where the run was started, and its record."]]
+    states_folder: NotRequired[Annotated[Any, "The record with the states of the training, if that is another one."]]
+    host: NotRequired[Annotated[Any, "The machine and the user."]]
+    meta: NotRequired[Annotated[Any, "Options of the run, as Sacred records them, and its sweep or queue."]]
+    format: NotRequired[Annotated[Any, "Format of the record."]]
+    start_time: NotRequired[Annotated[Any, "Times, UTC."]]
+    stop_time: NotRequired[Annotated[Any, "Times, UTC."]]
+    queue_time: NotRequired[Annotated[Any, "Times, UTC."]]
+    heartbeat: NotRequired[Annotated[Any, "Times, UTC."]]
+    result: NotRequired[Annotated[Any, "Result of the experiment; null without one."]]
+    fail_trace: NotRequired[Annotated[Any, "Lines of the traceback of a failed run."]]
+    warnings: NotRequired[Annotated[Any, "Warnings of the configuration."]]
+    lease: NotRequired[Annotated[Any, "Process that writes the run, and its last heartbeat, in a database."]]
+    parent: NotRequired[Annotated[Any, "Uid of the parent run."]]
+    revision: NotRequired[Annotated[Any, "How often the record was rewound."]]
+    changes: NotRequired[Annotated[Any, "Who changed tags, note and so on, and when."]]
+    artifacts_logged: NotRequired[Annotated[Any, "Versions of artifacts."]]
+    artifacts_used: NotRequired[Annotated[Any, "Versions of artifacts."]]
+    artifacts_aliased: NotRequired[Annotated[Any, "Versions of artifacts."]]
 
 
 SHOWN = Annotated[ShownRun, Others("Further fields of the record, such as `lost_points`.")]
 
 
 class Statistics(TypedDict):
-    """All metrics of a run.
+    """All metrics of a run."""
 
-    Attributes:
-        id, uid: The run.
-        metrics: Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.
-    """
-
-    id: str
-    uid: str | None
-    metrics: dict[str, dict[str, Any]]
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    metrics: Annotated[
+        dict[str, dict[str, Any]],
+        "Statistics by metric: `count`, `finite`, `first`, `last`, `min`, `max`, `mean` and steps.",
+    ]
 
 
 class Curve(TypedDict):
-    """The points of a metric; the lists have the same length.
+    """The points of a metric; the lists have the same length."""
 
-    Attributes:
-        steps: Steps.
-        times_s: Seconds since the start of the run; "NaN" if unknown.
-        values: Values.
-    """
-
-    steps: list[int | float]
-    times_s: list[float]
-    values: list[float]
+    steps: Annotated[list[int | float], "Steps."]
+    times_s: Annotated[list[float], 'Seconds since the start of the run; "NaN" if unknown.']
+    values: Annotated[list[float], "Values."]
 
 
 class Curves(TypedDict):
-    """The points of the named metrics of a run.
+    """The points of the named metrics of a run."""
 
-    Attributes:
-        id, uid: The run.
-        metrics: Points by metric.
-    """
-
-    id: str
-    uid: str | None
-    metrics: dict[str, Curve]
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    metrics: Annotated[dict[str, Curve], "Points by metric."]
 
 
 METRICS = Statistics | Curves
 
 
 class Output(TypedDict):
-    """The output of a run.
+    """The output of a run."""
 
-    Attributes:
-        id, uid: The run.
-        status: Status of the run; while it is RUNNING, more may follow.
-        output: The text; bytes that are not UTF-8 are U+FFFD.
-    """
-
-    id: str
-    uid: str | None
-    status: str
-    output: str
+    id: Annotated[str, "The run."]
+    uid: Annotated[str | None, "The run."]
+    status: Annotated[str, "Status of the run; while it is RUNNING, more may follow."]
+    output: Annotated[str, "The text; bytes that are not UTF-8 are U+FFFD."]
 
 
 def shown_run(run: Run) -> ShownRun:
@@ -215,17 +168,11 @@ def output_of(run: Run, read: Callable[[], bytes]) -> Output:
 
 
 class ListedRun(TypedDict):
-    """A run, with one key for each requested column.
+    """A run, with one key for each requested column."""
 
-    Attributes:
-        id: Id in the store.
-        uid: Globally unique id; null for a run of stock Sacred, and for an unreadable one.
-        unreadable: Why the run cannot be read completely; null if it can.
-    """
-
-    id: str
-    uid: str | None
-    unreadable: str | None
+    id: Annotated[str, "Id in the store."]
+    uid: Annotated[str | None, "Globally unique id; null for a run of stock Sacred, and for an unreadable one."]
+    unreadable: Annotated[str | None, "Why the run cannot be read completely; null if it can."]
 
 
 LISTED = list[Annotated[ListedRun, Others("The value of each requested column, under its name as requested.")]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.query import Changes, changes, dotted, mappings_in
@@ -18,116 +18,72 @@ STATISTICS = ("last", "min", "max")
 
 
 class VersionFile(TypedDict):
-    """A file of a version.
+    """A file of a version."""
 
-    Attributes:
-        path: Its name in the artifact.
-        bytes: Its size.
-        sha256: Its SHA-256; null if the store does not list it.
-    """
-
-    path: str
-    bytes: int
-    sha256: str | None
+    path: Annotated[str, "Its name in the artifact."]
+    bytes: Annotated[int, "Its size."]
+    sha256: Annotated[str | None, "Its SHA-256; null if the store does not list it."]
 
 
 class VersionRun(TypedDict):
-    """The run that made a version first.
+    """The run that made a version first."""
 
-    Attributes:
-        id, uid, name, status: The run, and its experiment.
-        command: The command that made the version, as it was typed; empty if the record lacks it.
-        card: The command that writes its model card.
-        data: Versions of artifacts that it used, by name.
-        config: Its settings.
-        result: Its result; null without one.
-        metrics: Last, least and greatest value of each metric, without those of the machine.
-    """
-
-    id: str
-    uid: str | None
-    name: str
-    status: str
-    command: str
-    card: str
-    data: dict[str, str]
-    config: dict[str, Any]
-    result: Any
-    metrics: dict[str, dict[str, Any]]
+    id: Annotated[str, "The run, and its experiment."]
+    uid: Annotated[str | None, "The run, and its experiment."]
+    name: Annotated[str, "The run, and its experiment."]
+    status: Annotated[str, "The run, and its experiment."]
+    command: Annotated[str, "The command that made the version, as it was typed; empty if the record lacks it."]
+    card: Annotated[str, "The command that writes its model card."]
+    data: Annotated[dict[str, str], "Versions of artifacts that it used, by name."]
+    config: Annotated[dict[str, Any], "Its settings."]
+    result: Annotated[Any, "Its result; null without one."]
+    metrics: Annotated[
+        dict[str, dict[str, Any]],
+        "Last, least and greatest value of each metric, without those of the machine.",
+    ]
 
 
 class RemovedVersion(TypedDict):
-    """A version of the artifact that was removed.
+    """A version of the artifact that was removed."""
 
-    Attributes:
-        version: Its number.
-        by: Who removed it.
-        via: How the name is known: `board`, `token` or `proxy`; empty for the user of a process.
-        time: When, in UTC.
-        digest: Its digest.
-    """
-
-    version: int
-    by: str
-    via: str
-    time: str
-    digest: str
+    version: Annotated[int, "Its number."]
+    by: Annotated[str, "Who removed it."]
+    via: Annotated[str, "How the name is known: `board`, `token` or `proxy`; empty for the user of a process."]
+    time: Annotated[str, "When, in UTC."]
+    digest: Annotated[str, "Its digest."]
 
 
 class ShownVersion(TypedDict):
-    """A version of an artifact; printed by `show`.
+    """A version of an artifact; printed by `show`."""
 
-    Attributes:
-        name, version: The artifact, and the number of the version.
-        aliases: The aliases that name it, with `latest` if it is the newest.
-        type, digest, created, metadata: What it was logged with; when, in UTC.
-        bytes: The size of all files.
-        files: Its files.
-        made_by, used_by: Uids of the runs that logged and used it.
-        run: The run that logged it first; null if it is not in the store.
-        removed: The versions of the artifact that were removed.
-    """
-
-    name: str
-    version: int
-    aliases: list[str]
-    type: str
-    digest: str
-    created: str | None
-    metadata: dict[str, Any]
-    bytes: int
-    files: list[VersionFile]
-    made_by: list[str]
-    used_by: list[str]
-    run: VersionRun | None
-    removed: list[RemovedVersion]
+    name: Annotated[str, "The artifact, and the number of the version."]
+    version: Annotated[int, "The artifact, and the number of the version."]
+    aliases: Annotated[list[str], "The aliases that name it, with `latest` if it is the newest."]
+    type: Annotated[str, "What it was logged with; when, in UTC."]
+    digest: Annotated[str, "What it was logged with; when, in UTC."]
+    created: Annotated[str | None, "What it was logged with; when, in UTC."]
+    metadata: Annotated[dict[str, Any], "What it was logged with; when, in UTC."]
+    bytes: Annotated[int, "The size of all files."]
+    files: Annotated[list[VersionFile], "Its files."]
+    made_by: Annotated[list[str], "Uids of the runs that logged and used it."]
+    used_by: Annotated[list[str], "Uids of the runs that logged and used it."]
+    run: Annotated[VersionRun | None, "The run that logged it first; null if it is not in the store."]
+    removed: Annotated[list[RemovedVersion], "The versions of the artifact that were removed."]
 
 
 class ComparedVersions(TypedDict):
-    """Two versions; printed by `compare`. Each part has what was `changed`, `added` and `removed`.
+    """Two versions; printed by `compare`. Each part has what was `changed`, `added` and `removed`."""
 
-    Attributes:
-        a, b: The versions, such as `net:v3`.
-        differ: Whether their files differ.
-        files: SHA-256 of the files by path.
-        sizes: Sizes of the files by path.
-        metadata: Metadata by dotted name.
-        aliases: Aliases.
-        data: Versions of artifacts that their runs used.
-        config: Settings of their runs.
-        metrics: Results, and statistics of the metrics, of their runs.
-    """
-
-    a: str
-    b: str
-    differ: bool
-    files: Changes
-    sizes: Changes
-    metadata: Changes
-    aliases: Changes
-    data: Changes
-    config: Changes
-    metrics: Changes
+    a: Annotated[str, "The versions, such as `net:v3`."]
+    b: Annotated[str, "The versions, such as `net:v3`."]
+    differ: Annotated[bool, "Whether their files differ."]
+    files: Annotated[Changes, "SHA-256 of the files by path."]
+    sizes: Annotated[Changes, "Sizes of the files by path."]
+    metadata: Annotated[Changes, "Metadata by dotted name."]
+    aliases: Annotated[Changes, "Aliases."]
+    data: Annotated[Changes, "Versions of artifacts that their runs used."]
+    config: Annotated[Changes, "Settings of their runs."]
+    metrics: Annotated[Changes, "Results, and statistics of the metrics, of their runs."]
 
 
 def shown_version(store: Store, version: StoredArtifact) -> ShownVersion:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from sacristan import configs
 from sacristan.observers.record.redaction import redact
@@ -35,53 +35,38 @@ class CommandLine:
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """How a command line ended under one of the two.
+    """How a command line ended under one of the two."""
 
-    Attributes:
-        is_accepted: Whether its config could be computed, and the run, if it was started, completed.
-        error: The error; null without one.
-        exit_code: The exit code, negative for the signal that ended the process.
-    """
-
-    is_accepted: bool
-    error: str | None
-    exit_code: int
+    is_accepted: Annotated[bool, "Whether its config could be computed, and the run, if it was started, completed."]
+    error: Annotated[str | None, "The error; null without one."]
+    exit_code: Annotated[int, "The exit code, negative for the signal that ended the process."]
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One difference between the two.
+    """One difference between the two."""
 
-    Attributes:
-        kind: `accepted`, `config`, `result`, `runs` (their number) or `exit code`.
-        name: The name of the setting; empty for the other kinds.
-        sacred: The value or error under stock Sacred; null if it lacks the setting, or accepts the line.
-        here: The same under this lab.
-    """
-
-    kind: str
-    name: str
-    sacred: str | None
-    here: str | None
+    kind: Annotated[str, "`accepted`, `config`, `result`, `runs` (their number) or `exit code`."]
+    name: Annotated[str, "The name of the setting; empty for the other kinds."]
+    sacred: Annotated[
+        str | None,
+        "The value or error under stock Sacred; null if it lacks the setting, or accepts the line.",
+    ]
+    here: Annotated[str | None, "The same under this lab."]
 
 
 @dataclasses.dataclass(frozen=True)
 class CheckedLine:
-    """A command line under both.
+    """A command line under both."""
 
-    Attributes:
-        text: The words after the script; `print_config` for the script alone.
-        sacred: How it ended under stock Sacred.
-        here: How it ended under this lab.
-        differences: What differs; empty if nothing does.
-        varying: Settings, or `result`, that differ between two runs of stock Sacred, too, and are not compared.
-    """
-
-    text: str
-    sacred: Side
-    here: Side
-    differences: list[Difference]
-    varying: list[str]
+    text: Annotated[str, "The words after the script; `print_config` for the script alone."]
+    sacred: Annotated[Side, "How it ended under stock Sacred."]
+    here: Annotated[Side, "How it ended under this lab."]
+    differences: Annotated[list[Difference], "What differs; empty if nothing does."]
+    varying: Annotated[
+        list[str],
+        "Settings, or `result`, that differ between two runs of stock Sacred, too, and are not compared.",
+    ]
 
 
 def command_lines(text: str, script: Path) -> list[CommandLine]:

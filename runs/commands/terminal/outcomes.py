@@ -6,7 +6,7 @@ import argparse
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.commands.terminal import add_json, add_run, add_store, open_given
@@ -34,23 +34,14 @@ Attributes:
 
 
 class RemovedRuns(TypedDict):
-    """The runs and files that were removed, and those that were kept.
+    """The runs and files that were removed, and those that were kept."""
 
-    Attributes:
-        runs: Ids of the removed runs.
-        contents: Number of removed files that no other run uses.
-        bytes: Size of these files.
-        young: Number of files without a run that are too young to be removed.
-        unreadable: Ids of unreadable runs, because of which files were kept.
-        kept: Ids of runs that stay in the trash, because they cannot be deleted.
-    """
-
-    runs: list[str]
-    contents: int
-    bytes: int
-    young: int
-    unreadable: list[str]
-    kept: list[str]
+    runs: Annotated[list[str], "Ids of the removed runs."]
+    contents: Annotated[int, "Number of removed files that no other run uses."]
+    bytes: Annotated[int, "Size of these files."]
+    young: Annotated[int, "Number of files without a run that are too young to be removed."]
+    unreadable: Annotated[list[str], "Ids of unreadable runs, because of which files were kept."]
+    kept: Annotated[list[str], "Ids of runs that stay in the trash, because they cannot be deleted."]
 
 
 def print_removed(removed: Removed, where: str, *, in_json: bool, in_trash: bool = False) -> None:
@@ -156,27 +147,17 @@ def begin(launch: Launch, purpose: str, *, dry: bool) -> int:
 
 
 class ListedFile(TypedDict):
-    """A file of a run; printed by `ls`.
+    """A file of a run; printed by `ls`."""
 
-    Attributes:
-        name: Its name.
-        bytes: Its size; null if the file is missing.
-    """
-
-    name: str
-    bytes: int | None
+    name: Annotated[str, "Its name."]
+    bytes: Annotated[int | None, "Its size; null if the file is missing."]
 
 
 class Fetched(TypedDict):
-    """Files that were written; printed by `get`.
+    """Files that were written; printed by `get`."""
 
-    Attributes:
-        files: Paths of the files.
-        refused: A sentence for each file that could not be written.
-    """
-
-    files: list[str]
-    refused: list[str]
+    files: Annotated[list[str], "Paths of the files."]
+    refused: Annotated[list[str], "A sentence for each file that could not be written."]
 
 
 CONTENTS = list[ListedFile] | Fetched
