@@ -24,7 +24,7 @@ from typing import Any
 from sacristan.observers.record.files import open_regular, replacing
 from sacristan.observers.record.folders import claimed
 from sacristan.runs.errors import ServerError, StoreError, naming_os_errors
-from sacristan.runs.stores.changes import Author
+from sacristan.runs.stores import Author
 from sacristan.runs.stores.settings import show
 
 _FORMAT = 1

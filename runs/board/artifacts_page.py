@@ -27,8 +27,7 @@ from sacristan.runs.documents.versions import command_of
 from sacristan.runs.errors import FilterError, RunNotFoundError, RunsError, StoreError
 from sacristan.runs.query import dotted, mapping_of
 from sacristan.runs.query.texts import is_number
-from sacristan.runs.stores.content import StoredArtifact, length_of
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run, StoredArtifact, length_of
 
 # The names that `sacristan.ingredients.checkpoints.folder` gives to a run's own; those below `start/` are another
 # run's.

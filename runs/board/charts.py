@@ -27,8 +27,7 @@ from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import FilterError, PlotError, RunNotFoundError
 from sacristan.runs.query import TIMES, full_name, split_names, time_of
 from sacristan.runs.query.texts import cell_text, count_text, is_number, list_text
-from sacristan.runs.stores.finding import runs_by
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run, runs_by
 from sacristan.runs.stores.settings import show, telling_settings
 from sacristan.runs.sweeps.views.study_view import MOST_RUNS, importances_over
 

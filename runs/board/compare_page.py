@@ -17,8 +17,7 @@ from sacristan.runs.comparison.reports import PAIR_HEAD, group_head, group_rows,
 from sacristan.runs.errors import FilterError, RunsError, StoreAwayError, StoreError
 from sacristan.runs.query import mapping_of
 from sacristan.runs.query.texts import is_number
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Run
 from sacristan.runs.stores.settings import differing, fingerprint, flat_config, run_labels, show
 
 # Bytes of a source that are read, lines that are compared (the time grows with their square), and lines around changes.

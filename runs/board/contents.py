@@ -22,8 +22,7 @@ from sacristan.runs.board.security import sandboxed
 from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.errors import RunNotFoundError, StoreError
 from sacristan.runs.query.texts import strict
-from sacristan.runs.stores.content import Content, Medium
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Medium, Run
 
 _PIECE = 2**18
 _RANGE = re.compile(r"bytes=(?:(?=\d)|(?=-\d))(\d{0,15})-(\d{0,15})")

@@ -13,8 +13,7 @@ from sacristan.runs.comparison.curves import Ancestry
 from sacristan.runs.query import mappings_in
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.texts import short_text
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.stores.settings import title_of
 
 _MAX_NODES, _MAX_GENERATIONS, _MAX_ARTIFACTS, _MAX_SESSIONS = 50, 20, 10, 10

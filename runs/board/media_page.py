@@ -19,8 +19,7 @@ from sacristan.runs.board.visits import Visit, page
 from sacristan.runs.drawing.curve import ticks
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.texts import is_number, short_text
-from sacristan.runs.stores.content import Content, Medium
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Medium, Run
 
 SIZE = 100
 _MAX_COLUMNS, _MAX_TEXT, _MAX_PARTS = 60, 400, 20

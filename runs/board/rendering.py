@@ -27,7 +27,7 @@ from sacristan.runs.drawing import harmless
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query import TIMES, full_name, time_of
 from sacristan.runs.query.texts import duration_text, is_number, short_text, size_text
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 
 __all__ = [
     "STATIC",

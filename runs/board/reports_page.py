@@ -21,7 +21,7 @@ from sacristan.runs.comparison.report_pages import as_html, as_markdown, html_ta
 from sacristan.runs.drawing import Markup, element
 from sacristan.runs.errors import ChangedError, RunsError, StoreAwayError
 from sacristan.runs.query import split_names
-from sacristan.runs.stores.small_documents import Report
+from sacristan.runs.stores import Report
 
 # Greatest age of what other processes changed, so that a report of many blocks looks at the runs once.
 _SHOWN_FOR_S = 2.0

@@ -23,8 +23,7 @@ from sacristan.runs.comparison import last_good
 from sacristan.runs.errors import RunNotFoundError, StoreError
 from sacristan.runs.query import dotted, list_of, mappings_in
 from sacristan.runs.query.texts import short_text
-from sacristan.runs.stores.content import Content, length_of
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Run, length_of
 from sacristan.runs.stores.settings import flat_config, origins
 
 # Statuses of runs that ended before they were done.

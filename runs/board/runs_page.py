@@ -31,8 +31,7 @@ from sacristan.runs.comparison import Group, group_runs
 from sacristan.runs.errors import ComparisonError, FilterError
 from sacristan.runs.query import COMMON_FIELDS, full_name, short_name
 from sacristan.runs.query.texts import is_number
-from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.small_documents import SavedView
+from sacristan.runs.stores import Run, SavedView
 
 # What the names of these ranges begin with in a query; see `static/brushes.js`.
 _BRUSH = "brush."

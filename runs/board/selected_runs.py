@@ -18,7 +18,7 @@ from sacristan.runs.comparison.reports import write_report
 from sacristan.runs.drawing import harmless
 from sacristan.runs.errors import ChangedError, FilterError
 from sacristan.runs.query.texts import cell_text, count_text, is_number, short_text
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 
 # Runs that a selection holds, and those of one request.
 _MAX_SELECTED, _MAX_ASKED = 20_000, 500

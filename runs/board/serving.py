@@ -49,10 +49,9 @@ from sacristan.runs.board.visits import Board, board_of, field_of, look_again_s,
 from sacristan.runs.errors import FilterError, RunsError, ServerError
 from sacristan.runs.query import full_name, short_name, split_names
 from sacristan.runs.query.filters import in_order
-from sacristan.runs.stores import Store
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
-from sacristan.runs.stores.run import Run
 
 _log = logging.getLogger(__name__)
 

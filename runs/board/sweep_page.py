@@ -17,7 +17,7 @@ from sacristan.runs.drawing.curve import pixels
 from sacristan.runs.errors import RunsError, StoreAwayError, StoreError
 from sacristan.runs.query import list_of
 from sacristan.runs.query.filters import condition
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 from sacristan.runs.stores.settings import show
 from sacristan.runs.sweeps.study import Point
 from sacristan.runs.sweeps.views import SeenSweep, importances_of, read_definitions, status_lines

@@ -34,9 +34,8 @@ from sacristan.runs.errors import (
     StoreError,
 )
 from sacristan.runs.query.texts import strict
-from sacristan.runs.stores import Store
+from sacristan.runs.stores import Run, Store, prefetch
 from sacristan.runs.stores.pool import StorePool
-from sacristan.runs.stores.run import Run, prefetch
 from sacristan.runs.stores.settings import run_labels, telling_settings
 from sacristan.runs.sweeps.views import SweepReader
 

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sacristan.observers.artifacts.aliases import Move
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.content import StoredArtifact
+    from sacristan.runs.stores import Store, StoredArtifact
 
 
 class AliasMove(TypedDict):

@@ -23,8 +23,7 @@ from sacristan.runs.errors import RunsError, StoreError
 from sacristan.runs.query.texts import MISSING, STATUS_STYLES, time_text, utc
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores.changes import Discarded
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Discarded, Run
 
 _MAX_SHOWN = 20
 _COLUMNS = ("name", "status", "start_time")

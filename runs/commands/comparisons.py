@@ -41,7 +41,7 @@ from sacristan.runs.query.texts import count_text, is_number, value_text
 
 if TYPE_CHECKING:
     from sacristan.runs.query import Changes
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
 
     _Section = Literal["command", "config", "git", "packages", "outcome", "metrics"]
     from sacristan.runs.comparison.comparing import Comparison

@@ -29,7 +29,7 @@ from sacristan.runs.errors import RunsError
 from sacristan.runs.query.texts import count_text, list_text
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
     from sacristan.runs.transfer.anonymous import AnonymousRuns
 
 NO_JSON = "with `--format json` it prints a table as a list of objects, one for each run or point"

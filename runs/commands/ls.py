@@ -39,8 +39,7 @@ from sacristan.runs.query.texts import (
 )
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run, Store
 
 JSON = LISTED
 # Differing settings are not looked for among more runs than these.
@@ -193,7 +192,7 @@ def _note_broken(broken: dict[str, str]) -> None:
 
 def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str], limit: int | None) -> int:
     """Print the newest runs, newest last, and then a line for each new or changed run, forever."""
-    from sacristan.runs.stores.tables import read_rows
+    from sacristan.runs.stores import read_rows
 
     conditions = conditions_in(arguments)
     rows, _ = read_rows(find_chosen(store, arguments, columns), columns)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sacristan.runs.rerun.checking import CommandLine
     from sacristan.runs.rerun.replaying import Replay
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
 
 _RESUME_EPILOG = """\
 The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its

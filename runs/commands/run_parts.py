@@ -28,8 +28,7 @@ from sacristan.runs.query.texts import cell_text, count_text, duration_text, val
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run, Store
 
 _POLL_S = 0.5
 _RANK = number(int, lambda value: value >= 0, "the number of a rank, from 0")

@@ -16,7 +16,7 @@ from sacristan.runs.query import REFUSED, dotted, list_of, mapping_of, mappings_
 from sacristan.runs.query.texts import STATUS_STYLES, duration_text, is_number, list_text, time_text, value_text
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
 
 JSON = SHOWN
 _MAX_LINES, _MAX_CHARACTERS = 12, 80

@@ -17,8 +17,7 @@ from typing import Any
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import ComparisonError, FilterError, StoreError
 from sacristan.runs.query import Changes, changes, dotted, mapping_of
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.run import Run, prefetch
+from sacristan.runs.stores import Content, Run, prefetch
 from sacristan.runs.stores.settings import differing, flat_config, identity, plain_config, show
 
 __all__ = [

@@ -19,7 +19,7 @@ from sacristan.runs.comparison.inference import MeanDifference, Sample, holm, re
 from sacristan.runs.errors import ComparisonError
 from sacristan.runs.query import DURATION, STATISTICS
 from sacristan.runs.query.texts import count_text, is_number
-from sacristan.runs.stores.run import Run, prefetch
+from sacristan.runs.stores import Run, prefetch
 
 # With fewer values the spread is hardly known: with 4, Student's factor is 3.2, not 2.
 FEW = 5

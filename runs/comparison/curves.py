@@ -32,10 +32,11 @@ from sacristan.runs.comparison.inference import mean_interval
 from sacristan.runs.drawing.curve import X_AXES, Curve, curve_of
 from sacristan.runs.errors import PlotError, StoreAwayError, StoreError
 from sacristan.runs.query import QUOTED, unquoted
-from sacristan.runs.stores.run import Run, each_series, prefetch
+from sacristan.runs.stores import Run, prefetch
+from sacristan.runs.stores.run import each_series
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
 
 BANDS = ("interval", "range", "none")
 # Maximum size of the table of a mean, with a row for each run and a column for each position: 80 MB.

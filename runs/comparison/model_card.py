@@ -16,7 +16,7 @@ import yaml
 from sacristan.runs.comparison.inference import share_interval
 from sacristan.runs.query import dotted, entry_at, list_of, mapping_of
 from sacristan.runs.query.texts import is_number
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 
 # Characters with a meaning in Markdown, GitHub's included, anywhere; and those with a meaning at the start of a line.
 _ESCAPED = {char: f"\\{char}" for char in r"\`*_{}[]>#!|~@:$^"} | {"<": "&lt;", "&": "&amp;"}

@@ -18,7 +18,8 @@ from sacristan.runs.comparison.curves import Ancestry, Quantity, mean_curve, run
 from sacristan.runs.drawing.curve import X_AXES, Curve, Panel, panelled, thin
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query.texts import count_text
-from sacristan.runs.stores.run import Run, points_versions, prefetch
+from sacristan.runs.stores import Run, prefetch
+from sacristan.runs.stores.run import points_versions
 from sacristan.runs.stores.settings import run_labels
 
 if TYPE_CHECKING:

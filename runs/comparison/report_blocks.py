@@ -24,8 +24,7 @@ from sacristan.runs.drawing.curve import Curve, Panel
 from sacristan.runs.errors import ReportError, StoreError
 from sacristan.runs.query import full_name, quoted, short_name, split_names, unquoted
 from sacristan.runs.query.texts import count_text, is_number, list_text
-from sacristan.runs.stores import NEWEST_FIRST, Store
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import NEWEST_FIRST, Run, Store
 from sacristan.runs.stores.settings import telling_settings
 
 _ITEM = re.compile(r'(?:(?P<option>\w+)=)?(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<bare>[^\s"{}]+))(?=\s|$)')

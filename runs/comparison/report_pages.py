@@ -35,9 +35,7 @@ from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import ReportError, RunsError, StoreAwayError, naming_os_errors, needing_extra
 from sacristan.runs.query import TIMES, full_name
 from sacristan.runs.query.texts import duration_text, is_number, list_text, short_text, time_text
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.small_documents import Report
+from sacristan.runs.stores import Report, Run, Store
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt

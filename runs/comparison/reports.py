@@ -25,7 +25,7 @@ from sacristan.runs.drawing.output_file import check_output, writing
 from sacristan.runs.errors import PlotError
 from sacristan.runs.query import mapping_of
 from sacristan.runs.query.texts import count_text, duration_text, short_text, time_text
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 from sacristan.runs.stores.settings import differing, flat_config, identity, settings, show
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; base-uri 'none'"

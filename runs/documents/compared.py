@@ -9,7 +9,7 @@ from sacristan.runs.query import Changes
 
 if TYPE_CHECKING:
     from sacristan.runs.comparison.comparing import Comparison, GroupResult, PairResult
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run
 
 
 class RunKey(TypedDict):

@@ -28,10 +28,9 @@ from sacristan.runs.documents.compared import comparison_of, differences_of
 from sacristan.runs.documents.run_documents import COLUMNS, curves_of, list_runs, output_of, shown_run, statistics_of
 from sacristan.runs.errors import RunNotFoundError, RunsError
 from sacristan.runs.query.texts import strict
-from sacristan.runs.stores import Store
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.pool import StorePool
-from sacristan.runs.stores.run import Run
 
 MAX_RUNS, MAX_POINTS, MAX_METRICS, MAX_TAIL = 100, 400, 20, 20_000
 # Bytes of outputs to compare: long outputs take minutes, if their lines repeat.

@@ -11,8 +11,7 @@ from sacristan.runs.query.texts import utc
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run, Store
 
 COLUMNS = ("display_name", "name", "command", "status", "start", "duration", "result", "tags")
 
@@ -221,7 +220,7 @@ def list_runs(
     a column is invalid.
     """
     from sacristan.runs.query import REFUSED
-    from sacristan.runs.stores.tables import read_rows
+    from sacristan.runs.stores import read_rows
 
     is_hiding = not (filters or with_refused)
     also = [{REFUSED: {"$ne": True}}] if is_hiding else []

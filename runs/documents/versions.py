@@ -10,9 +10,7 @@ from sacristan.observers.record.redaction import typed_command
 from sacristan.runs.query import Changes, changes, dotted, mappings_in
 
 if TYPE_CHECKING:
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.content import StoredArtifact
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run, Store, StoredArtifact
 
 STATISTICS = ("last", "min", "max")
 

@@ -21,17 +21,16 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import FilterError, MissingExtraError, StoreError
 from sacristan.runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
 from sacristan.runs.query import RUN_FIELDS, TIMES, id_of, time_of
+from sacristan.runs.stores import Run
 from sacristan.runs.stores.contract import PARTS
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.run import Run
 
 if TYPE_CHECKING:
     import pandas
     from incense import ExperimentLoader as IncenseLoader
 
     from sacristan.observers.record.points import Series
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.changes import Removed
+    from sacristan.runs.stores import Removed, Store
 
 __all__ = ["PAGE", "Experiment", "ExperimentLoader", "Page", "QuerySet", "incense"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from sacristan.runs.errors import StoreError, naming_os_errors
-from sacristan.runs.stores.content import Content
+from sacristan.runs.stores import Content
 
 if TYPE_CHECKING:
     import pandas

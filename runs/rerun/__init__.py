@@ -22,9 +22,7 @@ from sacristan.observers.record.redaction import is_hidden, typed_command
 from sacristan.observers.record.schema import CONFIG, EXECUTED_CELLS
 from sacristan.runs.errors import LaunchError, StoreError
 from sacristan.runs.query import dotted, list_of, mapping_of, mappings_in
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Run, Store
 
 __all__ = [
     "RESUME_SETTING",

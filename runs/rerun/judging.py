@@ -34,8 +34,7 @@ from sacristan.runs.rerun.verdict import (
     Tolerance,
     Verdict,
 )
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Run
 
 
 def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:

@@ -19,7 +19,7 @@ from sacristan.runs.errors import LaunchError
 from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import OBSERVERS, Launch, recorded_launch, started
 from sacristan.runs.rerun.resuming import kept_start, start_setting, states_of, with_folder
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 
 _LOOK_EVERY_S = 0.2
 

@@ -39,9 +39,8 @@ from sacristan.runs.rerun.judging import cause_of, judge
 from sacristan.runs.rerun.launching import end_text, run_launch
 from sacristan.runs.rerun.planning import Plan, planned
 from sacristan.runs.rerun.verdict import CUT_OFF, DIVERGED, IDENTICAL, Tolerance, Verdict
-from sacristan.runs.stores import Store
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.copying import copy, uid_of
 
 _log = logging.getLogger(__name__)

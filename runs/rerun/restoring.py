@@ -20,7 +20,7 @@ from sacristan.observers.record.files import read_regular, relative_path
 from sacristan.runs.errors import DamagedError, LaunchError, StoreError
 from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun import GitState, Record
-from sacristan.runs.stores.content import Content, fetch
+from sacristan.runs.stores import Content, fetch
 
 _SHOWN = 5
 # How `git ls-files --stage` marks a submodule.

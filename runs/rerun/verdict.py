@@ -10,7 +10,7 @@ from typing import Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import RunsError
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 
 IDENTICAL, WITHIN, DIVERGED = "IDENTICAL", "WITHIN TOLERANCE", "DIVERGED"
 # Runs that ended early: their points are the beginning of the whole run's.

@@ -13,22 +13,52 @@ from sacristan.runs.errors import FilterError, StoreAwayError, StoreError
 from sacristan.runs.query import COMMON_FIELDS
 from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.stores.aliases import Aliases
-from sacristan.runs.stores.changes import Author, staging_folder
+from sacristan.runs.stores.changes import Author, Discarded, Removed, StagedRun, staging_folder
+from sacristan.runs.stores.content import Content, Fetched, Medium, StoredArtifact, fetch, length_of
 from sacristan.runs.stores.contract import Backend, RunRow
-from sacristan.runs.stores.finding import NEWEST_FIRST, FieldNames, find_run, find_runs, require_searchable, watch_runs
-from sacristan.runs.stores.operations import Operations
-from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.small_documents import Messages, Reports, SavedViews
-from sacristan.runs.stores.tables import DEFAULT_COLUMNS, WHOLE_COLUMNS, RunList, curve_frame, run_frame
+from sacristan.runs.stores.finding import (
+    NEWEST_FIRST,
+    FieldNames,
+    find_run,
+    find_runs,
+    require_searchable,
+    runs_by,
+    watch_runs,
+)
+from sacristan.runs.stores.operations import Copied, Operations
+from sacristan.runs.stores.run import Run, prefetch
+from sacristan.runs.stores.small_documents import Messages, Report, Reports, SavedView, SavedViews
+from sacristan.runs.stores.tables import DEFAULT_COLUMNS, WHOLE_COLUMNS, RunList, curve_frame, read_rows, run_frame
 
 if TYPE_CHECKING:
     import pandas
 
     from sacristan.observers.artifacts.store import Lineage as ArtifactLineage
     from sacristan.observers.record.points import Series
-    from sacristan.runs.stores.content import StoredArtifact
 
-__all__ = ["NEWEST_FIRST", "Store"]
+__all__ = [
+    "NEWEST_FIRST",
+    "Aliases",
+    "Author",
+    "Content",
+    "Copied",
+    "Discarded",
+    "Fetched",
+    "Medium",
+    "Removed",
+    "Report",
+    "Run",
+    "RunList",
+    "SavedView",
+    "StagedRun",
+    "Store",
+    "StoredArtifact",
+    "fetch",
+    "length_of",
+    "prefetch",
+    "read_rows",
+    "runs_by",
+]
 
 # Runs that a notebook shows of a store.
 _SHOWN = 20

@@ -31,10 +31,8 @@ from sacristan.observers.record.schema import CONFIG, PROVENANCE, RUN, read_json
 from sacristan.runs.drawing.output_file import check_output, publish, staging_beside
 from sacristan.runs.errors import ArchiveError, RunsError, StoreError, naming_os_errors, needing_extra
 from sacristan.runs.query import entry_at, list_of, mapping_of
-from sacristan.runs.stores import Store
+from sacristan.runs.stores import Copied, Run, Store
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.operations import Copied
-from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.copying import carry_aliases, stage
 
 if TYPE_CHECKING:

@@ -61,12 +61,8 @@ from sacristan.observers.record.schema import (
 )
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query import list_of, mapping_of, without_zone
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.aliases import Aliases
-from sacristan.runs.stores.changes import StagedRun
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.operations import Copied
-from sacristan.runs.stores.run import HELD, Run
+from sacristan.runs.stores import Aliases, Content, Copied, Run, StagedRun, Store
+from sacristan.runs.stores.run import HELD
 
 __all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
 

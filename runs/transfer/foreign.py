@@ -33,11 +33,8 @@ from sacristan.observers.record.schema import CONFIG, FORMAT, INFO, MEDIA_FOLDER
 from sacristan.runs.errors import ForeignError, MissingExtraError, RunNotFoundError, StoreError
 from sacristan.runs.query import mapping_of
 from sacristan.runs.query.filters import Question
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.changes import StagedRun
-from sacristan.runs.stores.finding import runs_by
+from sacristan.runs.stores import Run, StagedRun, Store, runs_by
 from sacristan.runs.stores.operations import MOST_LETTERS, check_tags, one_line
-from sacristan.runs.stores.run import Run
 from sacristan.runs.transfer.copying import write_series
 from sacristan.runs.transfer.trackers import reader_for
 from sacristan.runs.transfer.trackers.foreign_run import Curve, ForeignRun, Found, as_json

@@ -15,8 +15,7 @@ from typing import Any, TextIO
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import StoreAwayError, StoreError, needing_extra
 from sacristan.runs.query.texts import cell_text, strict
-from sacristan.runs.stores.run import Run
-from sacristan.runs.stores.tables import read_rows
+from sacristan.runs.stores import Run, read_rows
 
 METRIC_COLUMNS = ("id", "uid", "name", "step", "time_s", "value")
 _FILES = "files, media, sources, output and notes are in --format zip"

@@ -17,9 +17,7 @@ from sacristan.runs.errors import StoreAwayError, StoreError
 from sacristan.runs.query import REFUSED, SWEEP, list_of
 from sacristan.runs.query.filters import Question
 from sacristan.runs.query.texts import count_text, duration_text
-from sacristan.runs.stores import NEWEST_FIRST, Store
-from sacristan.runs.stores.finding import runs_by
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import NEWEST_FIRST, Run, Store, runs_by
 
 _ALERT_LEVEL = "info.alert_level"
 _COLUMNS = (

@@ -20,8 +20,7 @@ from sacristan.runs.errors import RunsError, StoreError
 
 if TYPE_CHECKING:
     from sacristan.runs.query.filters import Filter
-    from sacristan.runs.stores import Store
-    from sacristan.runs.stores.run import Run
+    from sacristan.runs.stores import Run, Store
 
 __all__ = [
     "Parser",

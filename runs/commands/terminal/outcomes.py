@@ -15,9 +15,8 @@ from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text
 
 if TYPE_CHECKING:
     from sacristan.runs.rerun.launching import Launch
-    from sacristan.runs.stores.changes import Removed
-    from sacristan.runs.stores.operations import Copied
-    from sacristan.runs.stores.run import Content, Run
+    from sacristan.runs.stores import Copied, Removed, Run
+    from sacristan.runs.stores.run import Content
 
 # `from` is a keyword.
 CopiedRun = TypedDict(
@@ -184,7 +183,7 @@ def list_or_get(arguments: argparse.Namespace, kind: str, contents_of: Callable[
 
 
 def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from sacristan.runs.stores.content import length_of
+    from sacristan.runs.stores import length_of
 
     with open_given(arguments) as store:
         run = store.get(arguments.run)
@@ -200,7 +199,8 @@ def _list(arguments: argparse.Namespace, kind: str, contents_of: Callable[[Run],
 
 
 def _get(arguments: argparse.Namespace, contents_of: Callable[[Run], Mapping[str, Content]]) -> int:
-    from sacristan.runs.stores.content import choose, fetch
+    from sacristan.runs.stores import fetch
+    from sacristan.runs.stores.content import choose
 
     with open_given(arguments) as store:
         contents = choose(contents_of(store.get(arguments.run)), arguments.names)

@@ -18,8 +18,7 @@ from sacristan.runs.errors import LaunchError, RunsError, StoreError
 from sacristan.runs.query.texts import is_number, list_text
 from sacristan.runs.rerun.launching import Launch
 from sacristan.runs.rerun.resuming import resume_launch, with_folder
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.sweeps import Definition
 from sacristan.runs.sweeps.spec import Spec

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from sacristan.runs.errors import MissingExtraError, SweepError, needing_extra
 from sacristan.runs.query import SWEEP
-from sacristan.runs.stores import Store
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run, Store
 from sacristan.runs.sweeps import Definition, setting_words
 from sacristan.runs.sweeps.spec import Spec, spec_of
 from sacristan.runs.sweeps.study import Point, Study

@@ -28,7 +28,7 @@ from sacristan.configs.packages import missing_package
 from sacristan.observers.record.folders import claimed
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import FilterError, ForeignError, MissingExtraError, RunsError, StoreAwayError, StoreError
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 from sacristan.runs.transfer.trackers.foreign_run import MARK
 from sacristan.runs.transfer.trackers.source_files import INCOMPLETE
 

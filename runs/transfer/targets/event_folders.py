@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sacristan.runs.errors import ForeignError
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 from sacristan.runs.transfer.targets import RunFolders, media_of, start_of
 
 LACKS = (

@@ -23,8 +23,7 @@ from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.redaction import hide_passwords
 from sacristan.runs.errors import ForeignError, StoreError
 from sacristan.runs.query.texts import value_text
-from sacristan.runs.stores.content import Content
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Content, Run
 from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.transfer.targets import start_of
 

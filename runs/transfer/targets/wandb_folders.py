@@ -18,7 +18,7 @@ from sacristan.observers.record.files import relative_path
 from sacristan.observers.record.media_files import Content, MediaEntry
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query import entry_at
-from sacristan.runs.stores.run import Run
+from sacristan.runs.stores import Run
 from sacristan.runs.transfer.targets import RunFolders, media_of, start_of
 from sacristan.runs.transfer.trackers.wandb_files import LogWriter
 
