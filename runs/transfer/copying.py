@@ -27,38 +27,12 @@ import numpy as np
 from sacristan.observers.artifacts import check_name, is_name
 from sacristan.observers.artifacts.store import RELATIONS, ArtifactStore
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.record import schema
 from sacristan.observers.record.files import open_regular, relative_path, replacing
 from sacristan.observers.record.journal import Journal
 from sacristan.observers.record.media_files import media_path
 from sacristan.observers.record.points import POINT, TICKS_PER_S, Series, summarize
 from sacristan.observers.record.points.intact_points import entries_of, has_latest_points
-from sacristan.observers.record.schema import (
-    CLAIMS,
-    CONFIG,
-    DELIVERED,
-    DESTINATION,
-    FORMAT,
-    INFO,
-    LEASE,
-    LOCK,
-    MAX_SACRED_POINTS,
-    MEDIA,
-    MEDIA_FOLDER,
-    NAMES,
-    NOTES,
-    NOTIFIED_FOLDER,
-    OUTPUT,
-    OWN_FILES,
-    POINTS,
-    PROVENANCE,
-    RANKS_FOLDER,
-    RUN,
-    SACRED_METRICS,
-    SUMMARY,
-    SUMS,
-    VALUES,
-    read_names,
-)
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query import list_of, mapping_of, without_zone
 from sacristan.runs.stores import Aliases, Content, Copied, Run, StagedRun, Store
@@ -67,7 +41,7 @@ from sacristan.runs.stores.run import HELD
 __all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
 
 # Files on deliveries and workers, which concern the original folder only.
-_LEFT = {DELIVERED, DESTINATION, CLAIMS}
+_LEFT = {schema.DELIVERED, schema.DESTINATION, schema.CLAIMS}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Entries of a document in a database that are files here, or concern the database only.
 _ELSEWHERE = frozenset(
@@ -172,8 +146,8 @@ class _Staging:
                 entry[relation] = self._versions(relation, entry[relation])
         notes = self.run.notes()
         if any(notes.values()):
-            self._write(NOTES, notes)
-        self._write(RUN, entry)  # last: without it there is no run
+            self._write(schema.NOTES, notes)
+        self._write(schema.RUN, entry)  # last: without it there is no run
         return StagedRun(self.folder, self.uid, tuple(self.left_out))
 
     def _write(self, name: str, document: Any) -> None:
@@ -184,7 +158,7 @@ class _Staging:
 
     def _copy_folder(self, origin: Path) -> None:
         # Reject now what the readers of the copy could not read.
-        read_names(origin)
+        schema.read_names(origin)
         self.run.media_entries()
         for path in sorted(origin.rglob("*")):
             name = path.relative_to(origin)
@@ -206,7 +180,7 @@ class _Staging:
             return
         with source, (self.folder / name).open("wb") as target:
             shutil.copyfileobj(source, target, _CHUNK_BYTES)
-        if name.parts[0] == MEDIA_FOLDER:
+        if name.parts[0] == schema.MEDIA_FOLDER:
             self._check_medium(name)
 
     def _check_medium(self, name: Path) -> None:
@@ -222,26 +196,26 @@ class _Staging:
         is_unfinished = name.name.startswith(".") and name.name.endswith(".tmp")
         return (
             is_unfinished
-            or name.parts[0] in (CLAIMS, NOTIFIED_FOLDER)
-            or (len(name.parts) == 1 and name.name in _LEFT | {RUN, NOTES, LOCK})
+            or name.parts[0] in (schema.CLAIMS, schema.NOTIFIED_FOLDER)
+            or (len(name.parts) == 1 and name.name in _LEFT | {schema.RUN, schema.NOTES, schema.LOCK})
         )
 
     # ------------------------------------------------------------------ writing any other run, part by part
 
     def _write_parts(self) -> None:
         info = self.run["info"] or {}
-        self._write(CONFIG, self.run["config"] or {})
-        self._write(INFO, {k: v for k, v in info.items() if k != "metrics" or not _is_list_of_metrics(v)})
+        self._write(schema.CONFIG, self.run["config"] or {})
+        self._write(schema.INFO, {k: v for k, v in info.items() if k != "metrics" or not _is_list_of_metrics(v)})
         if self.run.provenance:
-            self._write(PROVENANCE, self.run.provenance)
+            self._write(schema.PROVENANCE, self.run.provenance)
         lease = self.run.lease
         if lease is not None:
-            self._write(LEASE, lease)
-        (self.folder / OUTPUT).write_bytes(self.run.read_output()[0])
+            self._write(schema.LEASE, lease)
+        (self.folder / schema.OUTPUT).write_bytes(self.run.read_output()[0])
         if odd_values := self.run.odd_values():
-            (self.folder / VALUES).write_bytes(odd_values)
+            (self.folder / schema.VALUES).write_bytes(odd_values)
         for rank, content in self.run.rank_outputs.items():
-            path = self.folder / RANKS_FOLDER / f"{rank}.txt"
+            path = self.folder / schema.RANKS_FOLDER / f"{rank}.txt"
             path.parent.mkdir(exist_ok=True)
             path.write_bytes(content.read())
 
@@ -271,7 +245,7 @@ class _Staging:
                 else:
                     self._write_content(content, path, "media")
         if lines:
-            (self.folder / MEDIA).write_bytes(b"".join(lines))
+            (self.folder / schema.MEDIA).write_bytes(b"".join(lines))
 
     def _write_checkpoints(self) -> None:
         for name, content in self.run.checkpoints.items():
@@ -309,7 +283,7 @@ class _Staging:
         for key in [key for key in entry if key.endswith("_file") and isinstance(entry[key], list)]:
             entry[key.removesuffix("_file")] = entry.pop(key)  # the whole list, which was cut off in the document
         experiment = {k: v for k, v in mapping_of(entry.get("experiment")).items() if k != "sources_file"}
-        entry |= {"format": FORMAT, "uid": self.uid, "experiment": experiment}
+        entry |= {"format": schema.FORMAT, "uid": self.uid, "experiment": experiment}
         if document.get("uid") is None:
             entry["copied_from"] = {"store": self.run.store.where, "id": self.run.id, "by": "sacred"}
         entry["status"] = self._status(str(entry.get("status")))
@@ -341,7 +315,7 @@ class _Staging:
         names = []
         for name, content in self.run.artifacts.items():
             path = relative_path(name)
-            if path is None or path.parts[0] in OWN_FILES | _LEFT | {MEDIA_FOLDER}:
+            if path is None or path.parts[0] in schema.OWN_FILES | _LEFT | {schema.MEDIA_FOLDER}:
                 self.left_out.append(f"artifact {name!r}: no file of a run's folder may be called so")
                 continue
             try:
@@ -420,7 +394,7 @@ def write_series(folder: Path, each_series: Iterable[tuple[str, Series]], start:
     sacred: dict[str, dict[str, list[Any]]] = {}
     summary: dict[str, Mapping[str, Any]] = {}
     total = 0
-    with (folder / POINTS).open("wb") as points, (folder / SUMS).open("wb") as sums:
+    with (folder / schema.POINTS).open("wb") as points, (folder / schema.SUMS).open("wb") as sums:
         for number, (name, series) in enumerate(each_series):
             is_float = series.steps.dtype == np.float64
             rows.append({"id": number, "name": name, **({"steps": "float"} if is_float else {})})
@@ -430,12 +404,12 @@ def write_series(folder: Path, each_series: Iterable[tuple[str, Series]], start:
             total += len(series)
             if len(series):
                 summary[name] = summarize(series.values, series.steps)
-            if total <= MAX_SACRED_POINTS:
+            if total <= schema.MAX_SACRED_POINTS:
                 sacred[name] = _as_sacred(series, start)
-    (folder / NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
-    (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
-    if 0 < total <= MAX_SACRED_POINTS:
-        (folder / SACRED_METRICS).write_text(json.dumps(sacred))  # many times quicker than indented
+    (folder / schema.NAMES).write_bytes(b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    (folder / schema.SUMMARY).write_text(json.dumps(summary, indent=2))
+    if 0 < total <= schema.MAX_SACRED_POINTS:
+        (folder / schema.SACRED_METRICS).write_text(json.dumps(sacred))  # many times quicker than indented
 
 
 def _as_points(series: Series, number: int) -> np.ndarray:

@@ -18,22 +18,10 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
+from sacristan.observers.record import schema
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.identity import is_alive, read_lease
 from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
-from sacristan.observers.record.schema import (
-    CONFIG,
-    INFO,
-    LEASE,
-    LIVE,
-    NAMES,
-    NOTES,
-    POINTS,
-    RUN,
-    SACRED_METRICS,
-    SUMMARY,
-    newer_format,
-)
 from sacristan.runs.query import DURATION, LEFT_OUT, TIMES, duration_s, read_serialized, time_text
 from sacristan.runs.query.index.scanning import COARSE_NS
 
@@ -167,11 +155,11 @@ class Documents:
 
 # The sources of fields: the file, the origin of its fields, and the prefix of their names.
 _FILES = (
-    (RUN, OF_RUN, ""),
-    (NOTES, OF_RUN, ""),
-    (CONFIG, OF_CONFIG, ""),
-    (SUMMARY, OF_SUMMARY, ""),
-    (INFO, OF_INFO, "info."),
+    (schema.RUN, OF_RUN, ""),
+    (schema.NOTES, OF_RUN, ""),
+    (schema.CONFIG, OF_CONFIG, ""),
+    (schema.SUMMARY, OF_SUMMARY, ""),
+    (schema.INFO, OF_INFO, "info."),
 )
 
 
@@ -179,17 +167,17 @@ def read_documents(folder: Path, origins: Collection[int] = ORIGINS) -> Document
     """Read the files that the fields of a run come from."""
     documents = Documents({}, [])
     for name, origin, _ in _FILES:
-        if origin in origins and not _read(folder, name, MAX_FILE_BYTES, documents) and name == SUMMARY:
-            _read(folder, SACRED_METRICS, MAX_METRICS_BYTES, documents)
-        if origin in origins and name == SUMMARY:
-            latest = summary_of_killed(folder, _parse(documents, SUMMARY, []))
-            documents.content |= {} if latest is None else {SUMMARY: json.dumps(latest).encode()}
-    if OF_RUN in origins and RUN not in documents.content and not documents.problems:
-        documents.problems.append(f"{RUN} is missing: the run is just being made, or this is not a run")
-    elif b'"format": ' in documents.content.get(RUN, b"") and not os.path.lexists(f"{folder}/{CONFIG}"):
-        documents.problems.append(f"{CONFIG} is missing")  # which stock Sacred may lack
-    if OF_SUMMARY in origins and not os.path.lexists(f"{folder}/{NAMES}") and _has_points(folder):
-        documents.problems.append(f"{NAMES} is missing: the metrics have no names")
+        if origin in origins and not _read(folder, name, MAX_FILE_BYTES, documents) and name == schema.SUMMARY:
+            _read(folder, schema.SACRED_METRICS, MAX_METRICS_BYTES, documents)
+        if origin in origins and name == schema.SUMMARY:
+            latest = summary_of_killed(folder, _parse(documents, schema.SUMMARY, []))
+            documents.content |= {} if latest is None else {schema.SUMMARY: json.dumps(latest).encode()}
+    if OF_RUN in origins and schema.RUN not in documents.content and not documents.problems:
+        documents.problems.append(f"{schema.RUN} is missing: the run is just being made, or this is not a run")
+    elif b'"format": ' in documents.content.get(schema.RUN, b"") and not os.path.lexists(f"{folder}/{schema.CONFIG}"):
+        documents.problems.append(f"{schema.CONFIG} is missing")  # which stock Sacred may lack
+    if OF_SUMMARY in origins and not os.path.lexists(f"{folder}/{schema.NAMES}") and _has_points(folder):
+        documents.problems.append(f"{schema.NAMES} is missing: the metrics have no names")
     return documents
 
 
@@ -198,7 +186,7 @@ def summary_of_killed(folder: Path, written: dict[str, Any] | None) -> dict[str,
 
     None if the file has all of its points, or the run lives: then its next heartbeat writes it.
     """
-    if not os.path.lexists(f"{folder}/{LIVE}") or _lives(folder):
+    if not os.path.lexists(f"{folder}/{schema.LIVE}") or _lives(folder):
         return None
     from sacristan.observers.record.points.intact_points import latest_summary  # lists of other runs need no numpy
 
@@ -217,13 +205,13 @@ def _lives(folder: Path) -> bool:
     if lease is None or not is_alive(lease):
         return False
     with contextlib.suppress(OSError):
-        return os.stat(f"{folder}/{LEASE}").st_mtime_ns > time.time_ns() - COARSE_NS  # noqa: PTH116
+        return os.stat(f"{folder}/{schema.LEASE}").st_mtime_ns > time.time_ns() - COARSE_NS  # noqa: PTH116
     return False
 
 
 def _has_points(folder: Path) -> bool:
     with contextlib.suppress(OSError):
-        return os.stat(f"{folder}/{POINTS}").st_size > 0  # noqa: PTH116 - pathlib would double the time of a scan
+        return os.stat(f"{folder}/{schema.POINTS}").st_size > 0  # noqa: PTH116 - pathlib would double the time of a scan
     return False
 
 
@@ -249,15 +237,15 @@ def fields_of(
     fields: list[dict[str, tuple[int, Any]]] = [{} for _ in ORIGINS]
     for name, origin, prefix in _FILES:
         document = _parse(documents, name, problems)
-        if name == SUMMARY and document is None:
-            metrics = _parse(documents, SACRED_METRICS, problems)
+        if name == schema.SUMMARY and document is None:
+            metrics = _parse(documents, schema.SACRED_METRICS, problems)
             document = summary_of(metrics) if origin in origins else None
         if origin not in origins:
             continue
         if document is not None:
             flat = _flat_fields(name, document, prefix, problems)
             fields[origin] |= {key: encode(value) for key, value in flat.items()}
-        elif name == RUN:
+        elif name == schema.RUN:
             break
     return fields, problems
 
@@ -265,10 +253,10 @@ def fields_of(
 def _flat_fields(name: str, document: dict[str, Any], prefix: str, problems: list[str]) -> dict[str, Any]:
     """Return the entries of one file by their dotted names."""
     flat: dict[str, Any] = {}
-    is_run = name in (RUN, NOTES)
+    is_run = name in (schema.RUN, schema.NOTES)
     if not flatten(document, prefix, flat, LEFT_OUT if is_run else frozenset(), twice=is_run):
         problems.append(f"{name} has more than {MAX_FIELDS:,} entries or longer names; the others are left out")
-    if name == RUN:
+    if name == schema.RUN:
         flat.pop(DURATION, None)
         times = {time: time_text(document[time]) for time in TIMES if time in document}
         flat |= {time: text for time, text in times.items() if text}
@@ -286,7 +274,7 @@ def _parse(documents: Documents, name: str, problems: list[str]) -> dict[str, An
     except ValueError as error:
         problems.append(f"{name} is not JSON ({error})")
     else:
-        newer = newer_format(document) if name == RUN else ""
+        newer = schema.newer_format(document) if name == schema.RUN else ""
         if isinstance(document, dict) and not newer:
             return document
         problems.append(newer or f"{name}: got {type(document).__name__}, expected an object")

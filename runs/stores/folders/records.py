@@ -14,34 +14,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from sacristan.observers.artifacts import ArtifactFile, ArtifactVersion
 from sacristan.observers.artifacts.store import ArtifactStore
 from sacristan.observers.errors import ArtifactError, ArtifactNotFoundError
+from sacristan.observers.record import schema
 from sacristan.observers.record.copies import md5_in
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import read_lease, true_status
 from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.media_files import media_path
-from sacristan.observers.record.schema import (
-    CHILD_POINTS,
-    CONFIG,
-    INFO,
-    LIVE,
-    MEDIA,
-    NAMES,
-    NOTES,
-    OUTPUT,
-    POINTS,
-    PROVENANCE,
-    RANKS_FOLDER,
-    RUN,
-    SACRED_METRICS,
-    SUMMARY,
-    SUMS,
-    VALUES,
-    MetricNames,
-    checkpoint_files,
-    newer_format,
-    rank_files,
-    read_json_lines,
-)
 from sacristan.runs.errors import RemovedError, StoreError, naming_os_errors
 from sacristan.runs.query import in_utc, list_of, mapping_of, without_pickles, without_zone
 from sacristan.runs.query.index.fields import summary_of, summary_of_killed
@@ -55,7 +33,7 @@ if TYPE_CHECKING:
 # Records whose state is kept for the next question.
 _MOST_KEPT = 4096
 # Files of the parts of a record.
-_FILES = {"config": CONFIG, "info": INFO, "summary": SUMMARY, "provenance": PROVENANCE}
+_FILES = {"config": schema.CONFIG, "info": schema.INFO, "summary": schema.SUMMARY, "provenance": schema.PROVENANCE}
 
 
 class FolderRecords(Backend):
@@ -67,7 +45,7 @@ class FolderRecords(Backend):
         self.folder = folder
         # Of records: what was checked of their formats, and their metrics, which are expensive to read again.
         self._checked = functools.lru_cache(_MOST_KEPT)(_check_record)
-        self._names = functools.lru_cache(_MOST_KEPT)(MetricNames)
+        self._names = functools.lru_cache(_MOST_KEPT)(schema.MetricNames)
 
     def _of(self, run: StoredRun) -> Path:
         """Return a run's folder."""
@@ -77,7 +55,7 @@ class FolderRecords(Backend):
         """Return a run's folder; a format of a later version is rejected with a StoreError."""
         folder = self._of(run)
         with contextlib.suppress(OSError):
-            status = (folder / RUN).stat()
+            status = (folder / schema.RUN).stat()
             if newer := self._checked(folder, (status.st_ino, status.st_size, status.st_mtime_ns)):
                 raise StoreError(newer)
         return folder
@@ -88,15 +66,15 @@ class FolderRecords(Backend):
     def _mapping(self, run: StoredRun, name: str) -> dict[str, Any]:
         folder = self._files(run)
         part = without_pickles(_read(folder / _FILES[name]))
-        if name == "summary" and not part and (folder / SACRED_METRICS).exists():
-            return summary_of(_read(folder / SACRED_METRICS)) or {}
+        if name == "summary" and not part and (folder / schema.SACRED_METRICS).exists():
+            return summary_of(_read(folder / schema.SACRED_METRICS)) or {}
         if name == "summary":
             return summary_of_killed(folder, part) or part
         return part
 
     def _damage(self, run: StoredRun) -> list[str]:
         folder, is_of_lab = self._files(run), "format" in run.document
-        found = [f"{CONFIG} is missing"] if is_of_lab and not (folder / CONFIG).exists() else []
+        found = [f"{schema.CONFIG} is missing"] if is_of_lab and not (folder / schema.CONFIG).exists() else []
         if is_of_lab and not run.is_living:
             from sacristan.observers.record.points.intact_points import damage_in
 
@@ -108,10 +86,10 @@ class FolderRecords(Backend):
 
     def _metrics(self, run: StoredRun) -> list[str]:
         folder = self._files(run)
-        if (folder / POINTS).exists():
+        if (folder / schema.POINTS).exists():
             with _damage_to("metrics", folder):
                 return list({str(name) for name, _ in self._names(folder).by_id.values()})
-        return list(_read(folder / SACRED_METRICS))
+        return list(_read(folder / schema.SACRED_METRICS))
 
     def series(self, runs: Sequence[R], metric: str) -> Iterator[tuple[R, Series | None]]:
         for run in runs:
@@ -120,14 +98,14 @@ class FolderRecords(Backend):
     def _series(self, run: StoredRun, metric: str) -> Series | None:
         folder = self._files(run)
         # Lists of runs do without numpy, which these modules import.
-        if (folder / POINTS).exists():
+        if (folder / schema.POINTS).exists():
             from sacristan.observers.record.points.intact_points import read_metric
 
             with _damage_to("metrics", folder):
                 return read_metric(folder, metric, self._names(folder), _version_of_points(folder))
         from sacristan.runs.stores.series import series_of
 
-        return series_of(_read(folder / SACRED_METRICS).get(metric), _start_of(run))
+        return series_of(_read(folder / schema.SACRED_METRICS).get(metric), _start_of(run))
 
     def points_versions(self, runs: Sequence[StoredRun], metric: str) -> list[Hashable | None]:
         return [_version_of_points(self._of(run)) for run in runs]
@@ -135,11 +113,11 @@ class FolderRecords(Backend):
     def _values(self, run: StoredRun) -> bytes:
         folder = self._files(run)
         try:
-            return read_regular(folder / VALUES)
+            return read_regular(folder / schema.VALUES)
         except FileNotFoundError:
-            return b"" if (folder / POINTS).exists() else _other_values_of_sacred(folder, _start_of(run))
+            return b"" if (folder / schema.POINTS).exists() else _other_values_of_sacred(folder, _start_of(run))
         except OSError as error:
-            raise StoreError(f"{folder / VALUES} cannot be read ({error.strerror})") from error
+            raise StoreError(f"{folder / schema.VALUES} cannot be read ({error.strerror})") from error
 
     # ------------------------------------------------------------------ files
 
@@ -150,9 +128,9 @@ class FolderRecords(Backend):
         if kind == "artifacts":
             names = [name for name in list_of(run.document.get("artifacts")) if isinstance(name, str)]
         elif kind == "checkpoints":
-            names = [name for name, _ in checkpoint_files(folder)]
+            names = [name for name, _ in schema.checkpoint_files(folder)]
         else:
-            names = [f"{RANKS_FOLDER}/{path.name}" for path in rank_files(folder).values()]
+            names = [f"{schema.RANKS_FOLDER}/{path.name}" for path in schema.rank_files(folder).values()]
         if not names and kind != "artifacts":
             _require_run(folder)
         return [_content(run, name, folder, name) for name in names]
@@ -168,7 +146,7 @@ class FolderRecords(Backend):
         ]
 
     def output(self, run: StoredRun, start: int, max_bytes: int | None) -> tuple[bytes, int]:
-        path = self._of(run) / OUTPUT
+        path = self._of(run) / schema.OUTPUT
         try:
             with open_regular(path) as stream:
                 start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
@@ -186,14 +164,14 @@ class FolderRecords(Backend):
     def media(self, run: StoredRun, *, skips_damaged: bool = False) -> list[tuple[dict[str, Any], list[Content]]]:
         folder, entries = self._files(run), []
         if skips_damaged:
-            for line in _lines_of(folder / MEDIA):
+            for line in _lines_of(folder / schema.MEDIA):
                 with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):
                     entry, contents = _medium(run, folder, parse_json(line))
                     Medium.of(entry, contents)  # or it lacks a field
                     entries.append((entry, contents))
             return entries
         with _damage_to("media", folder):
-            for entry in read_json_lines(folder / MEDIA):
+            for entry in schema.read_json_lines(folder / schema.MEDIA):
                 for file in (entry["file"], *entry.get("images", ())):
                     media_path(folder, file)  # rejects other names
                 entries.append(_medium(run, folder, entry))
@@ -251,7 +229,7 @@ def read_document(
     folder: Path, readable: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]] = lambda read: read()
 ) -> dict[str, Any]:
     """Return a run's own fields with its notes; `readable` decides what becomes of damaged notes."""
-    document = {**_read(folder / RUN), **readable(lambda: _read(folder / NOTES))}
+    document = {**_read(folder / schema.RUN), **readable(lambda: _read(folder / schema.NOTES))}
     plain: dict[str, Any] = without_pickles(document, twice=True)
     return plain
 
@@ -280,7 +258,7 @@ def _start_of(run: StoredRun) -> datetime | None:
 
 
 def _other_values_of_sacred(folder: Path, start: datetime | None) -> bytes:
-    if not (metrics := _read(folder / SACRED_METRICS)):
+    if not (metrics := _read(folder / schema.SACRED_METRICS)):
         return b""
     from sacristan.runs.stores.series import other_values
 
@@ -352,10 +330,10 @@ def _version_of_points(folder: Path) -> Hashable | None:
     None means that points may change unnoticed: in a file mapped into memory, or one changed just now.
     """
     # Plain texts: making pathlib's objects takes longer than looking.
-    if any(os.path.lexists(f"{folder}/{name}") for name in (LIVE, CHILD_POINTS)):
+    if any(os.path.lexists(f"{folder}/{name}") for name in (schema.LIVE, schema.CHILD_POINTS)):
         return None
     stats = []
-    for name in (POINTS, NAMES, SUMS, SACRED_METRICS, INFO):
+    for name in (schema.POINTS, schema.NAMES, schema.SUMS, schema.SACRED_METRICS, schema.INFO):
         with contextlib.suppress(OSError):
             status = os.stat(f"{folder}/{name}")  # noqa: PTH116
             if status.st_mtime_ns > time.time_ns() - COARSE_NS:
@@ -378,7 +356,7 @@ def _lines_of(path: Path) -> list[bytes]:
 def _require_run(folder: Path) -> None:
     """Raise a RemovedError if the run in a folder was removed since it was found."""
     if not has_record(folder):
-        raise _gone(folder / RUN)
+        raise _gone(folder / schema.RUN)
 
 
 def _gone(path: Path) -> RemovedError:
@@ -388,7 +366,7 @@ def _gone(path: Path) -> RemovedError:
 def _check_record(folder: Path, _state: Hashable) -> str:
     """Return why a run cannot be read if it has the format of a later version."""
     try:
-        newer = newer_format(load_json(folder / RUN))
+        newer = schema.newer_format(load_json(folder / schema.RUN))
     except (OSError, ValueError, RecursionError):  # the rest of a damaged record may be read
         return ""
     return f"{folder} cannot be read: {newer}" if newer else ""
@@ -399,7 +377,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         document = load_json(path)
     except FileNotFoundError:
-        if path.name == RUN:
+        if path.name == schema.RUN:
             raise _gone(path) from None
         _require_run(path.parent)
         return {}
@@ -411,6 +389,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise StoreError(
             f"{path} holds {type(document).__name__}, expected an object; the rest of the run may still be read"
         )
-    if path.name == RUN and (newer := newer_format(document)):
+    if path.name == schema.RUN and (newer := schema.newer_format(document)):
         raise StoreError(f"{path.parent} cannot be read: {newer}")
     return document

@@ -25,18 +25,8 @@ from sacristan.observers.mongo.aliases import MongoAliases
 from sacristan.observers.mongo.delivery import Delivery
 from sacristan.observers.mongo.documents import Packer, content_id, object_id
 from sacristan.observers.mongo.layout import may_name_files
+from sacristan.observers.record import schema
 from sacristan.observers.record.json_text import parse_json
-from sacristan.observers.record.schema import (
-    MEDIA,
-    MEDIA_FOLDER,
-    NOTES,
-    OWN_FILES,
-    RUN,
-    checkpoint_files,
-    rank_files,
-    read_json_if_whole,
-    read_json_lines,
-)
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query import mapping_of
 from sacristan.runs.stores.changes import Removed, StagedRun
@@ -391,7 +381,7 @@ _ATTEMPTS = 10
 
 def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
     """Deliver a run and return its `_id`; a second call finishes an interrupted one."""
-    path = staged.folder / RUN
+    path = staged.folder / schema.RUN
     record = parse_json(path.read_bytes())
     with mongo.errors():
         Remover(mongo).forget(staged.uid)
@@ -406,7 +396,7 @@ def deliver_whole(staged: StagedRun, mongo: MongoDatabase) -> Any:
             with_checkpoints=True,
         )
         _deliver(delivery, mongo)
-        notes = read_json_if_whole(staged.folder / NOTES)
+        notes = schema.read_json_if_whole(staged.folder / schema.NOTES)
         if notes:
             mongo.confirmed.runs.update_one({"_id": delivery.run_id, "uid": staged.uid}, {"$set": notes})
         # The true status comes last: now the run is whole.
@@ -428,12 +418,12 @@ def _deliver(delivery: Delivery, mongo: MongoDatabase) -> None:
 
 def unnamed_files(folder: Path) -> tuple[str, ...]:
     """Return a sentence on the files of a run that a database has no place for; nothing if there are none."""
-    record = parse_json((folder / RUN).read_bytes())
+    record = parse_json((folder / schema.RUN).read_bytes())
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     earlier = {entry["file"] for entry in record.get("earlier_artifacts", ())}
-    known = {*OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in checkpoint_files(folder))}
-    known |= {path.relative_to(folder).as_posix() for path in rank_files(folder).values()}
-    rest = sorted(name for name in names - known if not name.startswith(f"{MEDIA_FOLDER}/"))
+    known = {*schema.OWN_FILES, *record["artifacts"], *earlier, *(name for name, _ in schema.checkpoint_files(folder))}
+    known |= {path.relative_to(folder).as_posix() for path in schema.rank_files(folder).values()}
+    rest = sorted(name for name in names - known if not name.startswith(f"{schema.MEDIA_FOLDER}/"))
     if not rest:
         return ()
     shown = abbreviated(map(repr, rest), 3)
@@ -442,10 +432,10 @@ def unnamed_files(folder: Path) -> tuple[str, ...]:
 
 def changed_entries(folder: Path) -> tuple[str, ...]:
     """Return a sentence for each entry of a run that a database can only hold in a changed form."""
-    record = parse_json((folder / RUN).read_bytes())
+    record = parse_json((folder / schema.RUN).read_bytes())
     details = record.get("artifact_details", {})
     entries = {f"metadata of the artifact {name!r}": one.get("metadata") for name, one in details.items()}
-    entries |= {f"media entry {n}": entry for n, entry in enumerate(read_json_lines(folder / MEDIA), 1)}
+    entries |= {f"media entry {n}": entry for n, entry in enumerate(schema.read_json_lines(folder / schema.MEDIA), 1)}
     sentences = []
     for name, entry in entries.items():
         packer = Packer(str(record["uid"]))
