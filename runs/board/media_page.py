@@ -232,7 +232,8 @@ def _histogram(document: Any) -> dict[str, Any]:
     document = document if isinstance(document, dict) else {}
     edges, counts = document.get("edges") or [0], document.get("counts") or []
     are_lists = isinstance(edges, list) and isinstance(counts, list)
-    if not are_lists or len(edges) != len(counts) + 1 or not all(map(_is_finite, [*edges, *counts])):
+    is_finite = are_lists and all(is_number(value) and math.isfinite(value) for value in [*edges, *counts])
+    if not is_finite or len(edges) != len(counts) + 1:
         raise StoreError("this is not a histogram: expected edges, and one count less")
     # By halves, as the greatest floats are further apart than the greatest float.
     halves = [edge / 2 for edge in edges[: _MAX_BINS + 1]]
@@ -290,10 +291,6 @@ def _points(visit: Visit) -> Response:
     good = (np.abs(points) < _FARTHEST).all(axis=1)
     body = points[good].T.astype("<f4").tobytes() + (b"" if colors is None else colors[good].tobytes())
     return Response(body, media_type="application/octet-stream")
-
-
-def _is_finite(value: Any) -> bool:
-    return is_number(value) and math.isfinite(value)
 
 
 def _table(visit: Visit, run: Run, medium: Medium, number: str) -> dict[str, Any]:

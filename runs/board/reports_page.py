@@ -132,7 +132,11 @@ def _draft(visit: Visit) -> str:
     view = RunsView.of(visit.request.query_params)
     if not visit.request.query_params:
         return ""
-    is_plain = not view.run and not view.words and (len(view.where) < 2 or not any(map(_has_or, view.where)))
+    is_plain = (
+        not view.run
+        and not view.words
+        and (len(view.where) < 2 or not any(re.search(r"\sor\s", text, re.IGNORECASE) for text in view.where))
+    )
     runs = [run.listed() for run in visit.store.find(view.tree, view.sort, MAX_DRAWN)]
     visit.store.prefetch(runs, ["metrics"])
     chosen = f"where={_quoted(' and '.join(view.where))}" if view.where else ""
@@ -153,10 +157,6 @@ def _panel_block(panel: str, options: str) -> str:
     if found is not None:
         return f"{{{{{found.kind} {' '.join(map(_quoted, found.fields))} {options}}}}}"
     return f"{{{{curves {' '.join(map(_quoted, split_names(panel)))} {options}}}}}"
-
-
-def _has_or(text: str) -> bool:
-    return re.search(r"\sor\s", text, re.IGNORECASE) is not None
 
 
 def _quoted(text: str) -> str:
@@ -197,14 +197,11 @@ def _saving(visit: Visit, report: Report, seen: int, done: str) -> Response:
     try:
         saved = visit.store.reports.save(report, seen)
     except ChangedError as error:
-        now = _now(visit, report.id)
+        visible = visit.store.reports.visible(visit.board.visitor.name)
+        now = next((each for each in visible if each.id == report.id), None)
         theirs: dict[str, Any] = {} if now is None else {"text": now.text, "title": now.title, "version": now.number}
         return json_response({"error": str(error), **theirs}, 409)
     return json_response({"done": done, "url": rooted(f"/reports/{saved.id}"), "version": saved.number})
-
-
-def _now(visit: Visit, id: str) -> Report | None:
-    return next((one for one in visit.store.reports.visible(visit.board.visitor.name) if one.id == id), None)
 
 
 def _remove(visit: Visit) -> Response:

@@ -116,7 +116,8 @@ class AccessControl:
             return _refuse(f"got the host {headers.get('host', '')!r}, which is not the name of this machine", 421)
         if scope["method"] in ("GET", "HEAD"):
             return None
-        if not self._is_own_page(headers):
+        # The scheme is that of a proxy, where there is one.
+        if headers.get("origin", "").partition("://")[2] != headers.get("host"):
             return _refuse("write requests must come from the board's own pages", 403)
         return None
 
@@ -143,10 +144,6 @@ class AccessControl:
         except ValueError:
             return name in self._names
         return is_loopback(name) or not is_loopback(self._policy.host)
-
-    def _is_own_page(self, headers: Headers) -> bool:
-        # The scheme is that of a proxy, where there is one.
-        return headers.get("origin", "").partition("://")[2] == headers.get("host")
 
 
 def _refuse(why: str, status: int) -> Response:

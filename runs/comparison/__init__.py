@@ -124,15 +124,11 @@ def _git_states(old: Run, new: Run) -> tuple[dict[str, Any], dict[str, Any]]:
 def _metric_changes(old: Run, new: Run) -> Changes:
     summaries = [{k: v for k, v in run.summary.items() if not k.startswith("system/")} for run in (old, new)]
     for name in summaries[0].keys() & summaries[1].keys():
-        if _differ_by_mean(*(summary[name] for summary in summaries)):
+        if changes(*(summary[name] for summary in summaries)).changed.keys() == {"mean"}:
             # Earlier versions rounded the mean at each heartbeat; the points tell whether it differs.
             for run, summary in zip((old, new), summaries, strict=True):
                 summary[name] = _summary_of_points(run, name) or summary[name]
     return changes(*map(dotted, summaries))
-
-
-def _differ_by_mean(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return set(changes(old, new).changed) == {"mean"}
 
 
 def _summary_of_points(run: Run, name: str) -> dict[str, Any] | None:
@@ -263,7 +259,10 @@ def group_runs(
         runs, excluded = _of_one_command(runs, by)
     for name in (*by, *over):
         if runs and all(run.get(name) is None for run in itertools.chain(runs, among)):
-            raise ComparisonError(f"none of the runs has {name}; {_hint(name, runs)}")
+            known = list(flat_config(runs[0]))
+            otherwise = f"there are: {', '.join(sorted(known)[:12]) or 'none'}"
+            hint = word_suggestion(name.removeprefix("config."), known, otherwise)
+            raise ComparisonError(f"none of the runs has {name}; {hint}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:
         if reason := damage(run, by):
@@ -377,8 +376,3 @@ def _add(run: Run, group: Group, over: Sequence[str], excluded: list[ExcludedRun
 def _order(key: tuple) -> tuple:
     # Everything but numbers as text, so that values of any kinds can be sorted together.
     return tuple((kind, value if isinstance(value, int | float) else 0, repr(value)) for kind, value in key)
-
-
-def _hint(name: str, runs: Sequence[Run]) -> str:
-    names = list(flat_config(runs[0]))
-    return word_suggestion(name.removeprefix("config."), names, f"there are: {', '.join(sorted(names)[:12]) or 'none'}")

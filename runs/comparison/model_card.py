@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -120,7 +120,8 @@ def _scores(run: Run) -> list[str]:
             low, high = share_interval(value, count)
             interval, has_interval = f"{low:.4f} to {high:.4f}", True
         rows.append([escape_markdown(name), f"{value:.4f}", interval])
-    lines = _table(["test metric", "value", "95% interval"], rows)
+    head = ["test metric", "value", "95% interval"]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
     if has_interval:
         lines += ["", f"The interval is Wilson's, of the accuracy as a share of {count} test samples."]
     else:
@@ -134,10 +135,6 @@ def _num_tested(run: Run) -> int | None:
         return None
     counts = (run.get("info.data.tested"), run.get("info.data.parts.test"))
     return next((count for count in counts if isinstance(count, int) and count > 0), None)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
 
 
 def _config(run: Run) -> list[str]:

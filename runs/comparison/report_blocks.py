@@ -268,17 +268,14 @@ def value_of(store: Store, block: Block) -> tuple[Run, str, Any]:
     if keys and ("where" in block.options or "sort" in block.options):
         raise ReportError("value got a run and conditions; choose the run by one of them")
     store.check_field(name)
-    run = store.get(keys[0]).listed() if keys else next(iter(chosen_runs(store, _first(block), [name])))
+    first = dataclasses.replace(block, options={**block.options, "limit": "1"})
+    run = store.get(keys[0]).listed() if keys else next(iter(chosen_runs(store, first, [name])))
     short = short_name(full_name(name))
     [value] = _fields(run, [short])
     if value is None:
         raise ReportError(f"run {run.id} has no {short}")
     digits = block.number("digits", 0, 0, 15) if "digits" in block.options else 0
     return run, short, float(f"{value:.{digits}g}") if digits and isinstance(value, float) else value
-
-
-def _first(block: Block) -> Block:
-    return dataclasses.replace(block, options={**block.options, "limit": "1"})
 
 
 def curve_panel(block: Block, runs: Sequence[Run]) -> Panel:

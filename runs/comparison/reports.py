@@ -187,10 +187,6 @@ def _short(value: Any) -> str:
     return short_text(value, _MOST_CHARACTERS)
 
 
-def _link(run: Run, places: Mapping[Run, int]) -> Markup:
-    return element("a", run.id, href=f"#run-{places[run]}")
-
-
 def _places(runs: Sequence[Run]) -> dict[Run, int]:
     return {run: place for place, run in enumerate(runs)}
 
@@ -205,8 +201,8 @@ def run_section(runs: Sequence[Run]) -> Markup:
     rows = []
     for run in runs:
         last = (run.summary.get(name, {}).get("last") for name in metrics)
-        row = [_link(run, places), run.name, status_form(run.status), time_text(run.start_time)]
-        row += [duration_text(run.duration_s), _short(run.result)]
+        row = [element("a", run.id, href=f"#run-{places[run]}"), run.name, status_form(run.status)]
+        row += [time_text(run.start_time), duration_text(run.duration_s), _short(run.result)]
         rows.append([*row, *(show(run.get(name)) for name in names), *map(_short, last)])
     texts = {name for name in names if any(isinstance(run.get(name), str) for run in runs)}
     numbers = [place for place, name in enumerate(head) if place >= 4 and name not in texts]

@@ -59,7 +59,7 @@ def judge(old: Run, new: Run, tolerance: Tolerance | None = None) -> Verdict:
         verdicts.append(result)
         deviations = [*of_result, *deviations]
         reasons += _reasons_at_the_end(old, new, result)
-    if not judged and (is_cut_off or not _has_outcome(old)):
+    if not judged and (is_cut_off or not (old.artifacts or old["artifacts_logged"] or old.result is not None)):
         notes.append(f"run {old.id} recorded no metric, no result and no artifact: there was nothing to compare")
     notes += _media_notes(old, new, is_cut_off=is_cut_off)
     if not reasons:
@@ -236,10 +236,6 @@ def _short(value: Any) -> str:
 
 
 # ---------------------------------------------------------------------- status
-
-
-def _has_outcome(run: Run) -> bool:
-    return bool(run.artifacts or run["artifacts_logged"]) or run.result is not None
 
 
 def _reasons_at_the_end(old: Run, new: Run, result: str) -> Iterator[str]:

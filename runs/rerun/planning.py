@@ -168,12 +168,9 @@ def _moved_artifacts(record: Record) -> Iterator[str]:
 def _target(record: Record, *, in_place: bool) -> tuple[Path | None, bool]:
     """Return the store's folder if the process can record there, and whether it is known to be read-only."""
     folder = record.store.recording_folder
-    is_read_only = folder is not None and not _is_writable(folder)
+    is_effective = os.access in os.supports_effective_ids
+    is_read_only = folder is not None and not os.access(folder, os.W_OK, effective_ids=is_effective)
     return folder if not is_read_only and _records_where_told(record, in_place=in_place) else None, is_read_only
-
-
-def _is_writable(folder: Path) -> bool:
-    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _check_ended(record: Record) -> None:

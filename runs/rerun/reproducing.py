@@ -261,7 +261,9 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
             own = [entry for entry in recorded if is_written_by(entry, pid)]
             run = self._same_of_process(own) or recorded[0]
             if old.uid and not run["parent"]:
-                _adopt(self._plan.record_to / run.id / RUN, old.uid)
+                # Stock Sacred names no parent.
+                path = self._plan.record_to / run.id / RUN
+                path.write_text(json.dumps({**(read_json_if_whole(path) or {}), "parent": old.uid}, indent=2))
             # A run that its own observer recorded in the store is not copied there a second time.
             delivered = next((new for new in self._store.find() if self._is_new_run(new)), None)
             return self._copy(staging.get(run.id)) if delivered is None else (delivered, [])
@@ -284,11 +286,6 @@ class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):
             return copy(run, own).run, [
                 f"the new run could not be put into {self._store.where} ({error}); it is in {own.where}"
             ]
-
-
-def _adopt(path: Path, parent: str) -> None:
-    """Name the parent in a record that stock Sacred wrote."""
-    path.write_text(json.dumps({**(read_json_if_whole(path) or {}), "parent": parent}, indent=2))
 
 
 # ---------------------------------------------------------------------- causes of a different result

@@ -202,7 +202,8 @@ class Aliases:
         author = self._store.author
         by = {"by": storable_text(author.name)[:MAX_TEXT], "via": author.via}
         for each in versions:
-            note = {"digest": each.digest, **by, "time": _now()}
+            now = datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
+            note = {"digest": each.digest, **by, "time": now}
             # First: as long as the version is there, the note says nothing.
             self._store.backend.documents.change(
                 _REMOVED, f"v{each.version}", functools.partial(_noted, note), each.name
@@ -249,10 +250,6 @@ def _last_use(version: StoredArtifact) -> float:
     """Return when a version was logged, or the last run started that logged or used it; uids begin with that time."""
     runs = [int(uid[:12], 16) / 1000 for uid in (*version.made_by, *version.used_by) if is_uid(uid)]
     return max([0.0 if version.created is None else version.created.timestamp(), *runs])
-
-
-def _now() -> str:
-    return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="seconds")
 
 
 def _noted(note: dict[str, str], now: Any) -> dict[str, str]:

@@ -39,7 +39,9 @@ def find_run(store: RunStore, key: str | int) -> Run:
     run = runs_by(store, [text]).get(text)
     if run is not None:
         return run
-    matches = _by_uid(store, text) if text else []
+    # `g` sorts after any hexadecimal digit.
+    uids = [("uid", ">=", text), ("uid", "<", f"{text}g")]
+    matches: list[Run] = store.find(uids, NEWEST_FIRST, limit=6) if text else []
     if len(matches) > 1:
         ids = ", ".join(f"{run.id} ({run.uid})" for run in matches[:5])
         raise RunNotFoundError(f"{text!r} is the beginning of more than one uid: {ids}; give more of it")
@@ -59,11 +61,6 @@ def _absent(store: RunStore, text: str) -> RunNotFoundError:
     id = text.rstrip("/").rpartition("/")[2]  # people give a run's folder
     hint = f"did you mean {id}?" if store.backend.get([id]) else f"list them with: {typed_command(store.where, 'ls')}"
     return RunNotFoundError(f"there is no run {text!r} in {store.where}; {hint}")
-
-
-def _by_uid(store: RunStore, beginning: str) -> list[Run]:
-    """Return up to six runs whose uids have a beginning, by a range: `g` sorts after any hexadecimal digit."""
-    return store.find([("uid", ">=", beginning), ("uid", "<", f"{beginning}g")], NEWEST_FIRST, limit=6)
 
 
 def find_runs(store: RunStore, keys: Iterable[str | int]) -> list[Run]:

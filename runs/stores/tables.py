@@ -151,7 +151,8 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
     for column, name in enumerate(names):
         rows = {run: row for row, run in enumerate(runs) if name in run.metrics}
         if runs and not rows:
-            raise _missing(name, runs)
+            known = sorted({each for run in runs[:20] for each in run.metrics if not each.startswith("system/")})
+            raise StoreError(f"no run has the metric {name!r}; {word_suggestion(name, known)}")
         for run, series in each_series(rows, name):
             frames[rows[run], column] = _curve(
                 run, name, series if num_points is None else downsample(series, num_points)
@@ -159,12 +160,6 @@ def curve_frame(runs: Sequence[Run], names: Sequence[str], num_points: int | Non
     if not frames:
         return pandas.DataFrame(columns=_COLUMNS)
     return pandas.concat([frames[place] for place in sorted(frames)], ignore_index=True)
-
-
-def _missing(name: str, runs: Sequence[Run]) -> StoreError:
-    known = sorted({name for run in runs[:20] for name in run.metrics if not name.startswith("system/")})
-    hint = word_suggestion(name, known)
-    return StoreError(f"no run has the metric {name!r}; {hint}")
 
 
 def _curve(run: Run, name: str, series: Series) -> pandas.DataFrame:

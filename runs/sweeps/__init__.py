@@ -76,7 +76,8 @@ class Definition:
         It has eight hexadecimal digits, at least one of them a letter other than e: where it is typed, YAML would read
         1234e567 as a number.
         """
-        text = json.dumps([experiment, _lasting(spec), settings, seed], sort_keys=True, default=str)
+        question = {key: value for key, value in spec.items() if key not in ("run_cap", "name", "description")}
+        text = json.dumps([experiment, question, settings, seed], sort_keys=True, default=str)
         digits = hashlib.sha256(text.encode()).hexdigest()
         starts = (start for start in range(len(digits) - 7) if set(digits[start : start + 8]) & set("abcdf"))
         start = next(starts, 0)
@@ -175,11 +176,6 @@ class Definition:
             if not isinstance(version, Mapping) or not isinstance(version.get("spec"), Mapping):
                 raise SweepError(f"{where}: got {version!r} in 'earlier', {expected}")
         return cls(**fields | {name: tuple(fields[name]) for name in lists})
-
-
-def _lasting(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parts of a spec that define the question of a sweep: without `run_cap`, `name` and `description`."""
-    return {name: value for name, value in spec.items() if name not in ("run_cap", "name", "description")}
 
 
 def setting_words(parameters: Mapping[str, Any]) -> list[str]:

@@ -150,12 +150,8 @@ def point_claims(documents: Documents, sweep: str, number: int, agent: str) -> C
 def last_claims(documents: Documents, sweep: str, numbers: Collection[int]) -> dict[int, Claim]:
     """Return the last claims on some points, without unclaimed ones, asking once for all of them."""
     found = documents.read("sweep_claims", sweep, where=_of_points(sweep, numbers))
-    claims = sorted(((document["trial"], _claim(name, document)) for name, document in found.items()), key=_attempt)
-    return dict(claims)
-
-
-def _attempt(claim: tuple[int, Claim]) -> int:
-    return claim[1].attempt
+    claims = [(document["trial"], _claim(name, document)) for name, document in found.items()]
+    return dict(sorted(claims, key=lambda claim: claim[1].attempt))
 
 
 def _of_points(sweep: str, numbers: Collection[int]) -> dict[str, Collection[Any]]:

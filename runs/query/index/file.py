@@ -102,7 +102,10 @@ class IndexFile:
                 connection = self._open()
                 result = action(connection)
                 if self._is_new:
-                    self._shrink(connection)
+                    # Free the memory that filling it took.
+                    connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+                    connection.execute("PRAGMA shrink_memory")
+                    self._is_new = False
                 self._was_remade = False
                 return result
             except sqlite3.Error as error:
@@ -123,12 +126,6 @@ class IndexFile:
         is_moved = code == sqlite3.SQLITE_READONLY_DBMOVED  # another process rebuilt it
         if not is_moved and (self._was_remade or code & 0xFF not in _DAMAGED or not self._remove()):
             self._go_elsewhere(error)
-
-    def _shrink(self, connection: sqlite3.Connection) -> None:
-        """Free the memory that filling a new file took."""
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-        connection.execute("PRAGMA shrink_memory")
-        self._is_new = False
 
     def _is_sound(self) -> bool:
         """Tell whether the tables are as they were created."""

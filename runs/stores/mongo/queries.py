@@ -80,10 +80,7 @@ def query_of(tree: Filter) -> Query:
         return {"$nor": parts}
     if isinstance(tree, OneOf):
         return {"$or": parts} if parts else _NOTHING
-    return _all_of([part for part in parts if part])
-
-
-def _all_of(parts: list[Query]) -> Query:
+    parts = [part for part in parts if part]
     return parts[0] if len(parts) == 1 else {"$and": parts} if parts else {}
 
 
@@ -99,10 +96,7 @@ def _condition(condition: Condition) -> Query:
         return _NOTHING
     if name in TIMES and isinstance(value, str):
         value = datetime.fromisoformat(value)
-    return _on_path(stored_path(name), operator, value)
-
-
-def _on_path(path: str, operator: str, value: Any) -> Query:
+    path = stored_path(name)
     if path.startswith("tags.") and operator == "==" and (value is True or value is None):
         return _on_tag(path, has_tag=value is True)
     return _on_list(path, value) if isinstance(value, list) else _on_scalar(path, operator, value)
@@ -390,13 +384,10 @@ def _having(words: tuple[str, ...], mongo: MongoDatabase) -> Iterator[Any]:
         data_lower = data.lower()
         if all(word in data_lower for word in lowered):
             decoded = bson.decode(data)
-            texts = list(map(_lower, _texts_of(decoded)))
+            searchable = from_bson({**decoded, "note": note_in(decoded)})
+            texts = list(map(_lower, texts_to_search(searchable, mapping_of(tags_in(decoded)))))
             if all(any(word in text for text in texts) for word in lowered):
                 yield decoded["_id"]
-
-
-def _texts_of(document: dict[str, Any]) -> list[str]:
-    return texts_to_search(from_bson({**document, "note": note_in(document)}), mapping_of(tags_in(document)))
 
 
 def _lower(text: str) -> bytes:

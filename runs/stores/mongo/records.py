@@ -122,7 +122,10 @@ class MongoRecords(Backend):
                 part: dict[str, Any] = as_recorded(self._whole(run, mapping_of(found.get(name))))
                 return part
         part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
-        return part if name != "summary" else self._as_named(run, part) or self.computed_summary(run.key)
+        if name != "summary":
+            return part
+        named = as_named(part, self._metrics(run)) if has_changed_keys(part) else part
+        return named or self.computed_summary(run.key)
 
     def mapping_in(self, run: StoredRun, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return one of `PARTS` in a document with `fields_of_part(name)`; a summary by the database's keys."""
@@ -139,10 +142,6 @@ class MongoRecords(Backend):
             )
         plain: dict[str, Any] = as_recorded(part or {})
         return plain
-
-    def _as_named(self, run: StoredRun, summary: dict[str, Any]) -> dict[str, Any]:
-        """Return a summary by the names of its metrics instead of its keys, which MongoDB restricts."""
-        return as_named(summary, self._metrics(run)) if has_changed_keys(summary) else summary
 
     def computed_summary(self, key: Any, names: set[str] | None = None) -> dict[str, Any]:
         """Compute the statistics of some or all metrics, which stock Sacred does not record."""

@@ -118,20 +118,16 @@ def run_array(
         try:
             status = _watch(watcher, status, jobs, number if options.get("cluster", "slurm") == "slurm" else "")
         except KeyboardInterrupt:
-            say(_continuing(id, job, number))
+            at_once = f", or at once: scancel {number}" if number else ""
+            say(
+                f"{job} continues; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, "
+                f"which finishes the current runs{at_once}"
+            )
             raise
     request.unlink(missing_ok=True)
     if not (status.is_done or status.is_stopped or agent_options.is_late):
         raise SweepError(f"{job} has ended with points left; see {folder}; the same command continues the sweep")
     return status
-
-
-def _continuing(id: str, job: str, number: str) -> str:
-    at_once = f", or at once: scancel {number}" if number else ""
-    return (
-        f"{job} continues; watch it: sweep.status with sweep.id={id}; end it: sweep.stop with sweep.id={id}, which "
-        f"finishes the current runs{at_once}"
-    )
 
 
 def _watch(watcher: Watcher, status: Status, jobs: Sequence[Any], number: str) -> Status:

@@ -104,7 +104,8 @@ class Reals:
         value = float(_QUANTILE_FUNCTIONS[self.shape](quantile, self.first, self.second))
         if self.q is None:
             return value
-        return _multiple(round(value / self.q), self.q)
+        multiple = round(value / self.q) * self.q
+        return multiple if isinstance(self.q, int) else _short(multiple)
 
     @property
     def quantiles(self) -> tuple[float, float]:
@@ -129,10 +130,6 @@ class Reals:
 
 
 Distribution = Constant | Choice | Integers | Reals
-
-
-def _multiple(count: int, q: float) -> int | float:
-    return count * q if isinstance(q, int) else _short(count * q)
 
 
 def _sum(first: float, second: float) -> int | float:
@@ -234,7 +231,11 @@ def read_distribution(where: str, document: Mapping[str, Any]) -> Distribution:
     if keys[:2] == _LIMITS and first >= second:
         raise SweepError(f"{where}: got min {first!r} and max {second!r}, expected min below max; or take value")
     if name == "int_uniform":
-        return _integers(where, first, second)
+        if not isinstance(first, int) or not isinstance(second, int):
+            raise SweepError(
+                f"{where}: got {first!r} and {second!r}, expected integers for int_uniform; or take uniform"
+            )
+        return Integers(first, second)
     return _reals(where, name.removeprefix("q_"), first, second, fields.get("q"))
 
 
@@ -267,12 +268,6 @@ def _required(name: str, keys: tuple[str, ...]) -> dict[str, str]:
     hints = {"values": "a list of them", "probabilities": "one for each of values"}
     optional = {"probabilities"} if name == "categorical" else _DEFAULTS.keys()
     return {key: f"; {name} takes {hints.get(key) or ' and '.join(keys[:2])}" for key in keys if key not in optional}
-
-
-def _integers(where: str, low: Any, high: Any) -> Integers:
-    if not isinstance(low, int) or not isinstance(high, int):
-        raise SweepError(f"{where}: got {low!r} and {high!r}, expected integers for int_uniform; or take uniform")
-    return Integers(low, high)
 
 
 def _choice(where: str, values: list[Any], probabilities: list[float] | None) -> Choice:

@@ -152,7 +152,12 @@ def json_value(where: str, value: Any) -> Any:
         return {_json_key(where, key): json_value(_path(where, key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [json_value(f"{where}[{position}]", item) for position, item in enumerate(value)]
-    return _json_scalar(where, value.item() if hasattr(value, "item") else value)
+    value = value.item() if hasattr(value, "item") else value
+    if isinstance(value, float) and math.isnan(value):
+        raise SweepError(f"{where}: got nan, expected a number that equals itself; None stands for nothing")
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise SweepError(f"{where}: got {value} ({type(value).__name__}), expected a number or text; quote it for text")
 
 
 def _json_key(where: str, key: Any) -> str:
@@ -160,14 +165,6 @@ def _json_key(where: str, key: Any) -> str:
         place = f"{where}: " if where else ""
         raise SweepError(f"{place}got the key {key!r} ({type(key).__name__}), expected text; quote it")
     return str(key)
-
-
-def _json_scalar(where: str, value: Any) -> Any:
-    if isinstance(value, float) and math.isnan(value):
-        raise SweepError(f"{where}: got nan, expected a number that equals itself; None stands for nothing")
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    raise SweepError(f"{where}: got {value} ({type(value).__name__}), expected a number or text; quote it for text")
 
 
 def identity(value: Any) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import glob
 import json
 import os
-import re
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
@@ -209,7 +209,7 @@ class _RunReader:
         if record.options.hidden:
             self._hidden.add(record.name)
         if record.step_metric:
-            self._step_metrics.append((record.glob_name or _literal(record.name), record.step_metric))
+            self._step_metrics.append((record.glob_name or glob.escape(record.name), record.step_metric))
 
     def _take_history(self, record: Any) -> None:
         row = _nested(record.item, {})
@@ -285,10 +285,6 @@ class _RunReader:
 
 def _seconds(stamp: Any) -> float:
     return stamp.seconds + stamp.nanos / 1e9
-
-
-def _literal(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
 
 
 def _nested(items: Iterable[Any], into: dict[str, Any]) -> dict[str, Any]:
