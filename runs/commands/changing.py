@@ -158,7 +158,7 @@ class Rm:
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
-        from sacristan.runs.stores.tables import HANDFUL, census
+        from sacristan.runs.stores import HANDFUL, census
 
         with open_given(arguments) as store:
             chosen, _ = choose_runs(store, arguments, _COLUMNS, lists=False)

@@ -34,7 +34,7 @@ from sacristan.runs.rerun.launching import OBSERVERS, Launch, check_passwords_al
 from sacristan.runs.rerun.restoring import Restored, restore
 from sacristan.runs.rerun.resuming import kept_start
 from sacristan.runs.rerun.verdict import Tolerance
-from sacristan.runs.stores.run import HELD
+from sacristan.runs.stores import HELD
 
 RESTORED, IN_PLACE = "restored", "in place"
 

@@ -34,9 +34,8 @@ from sacristan.runs.rerun.launching import (
     recorded_launch,
     run_launch,
 )
-from sacristan.runs.stores import Run
+from sacristan.runs.stores import HELD, Run
 from sacristan.runs.stores.opening import open_store
-from sacristan.runs.stores.run import HELD
 
 _log = logging.getLogger(__name__)
 

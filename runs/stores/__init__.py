@@ -15,7 +15,7 @@ from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.stores.aliases import Aliases
 from sacristan.runs.stores.changes import Author, Discarded, Removed, StagedRun, staging_folder
 from sacristan.runs.stores.content import Content, Fetched, Medium, StoredArtifact, fetch, length_of
-from sacristan.runs.stores.contract import Backend, RunRow
+from sacristan.runs.stores.contract import Backend, Documents, RunRow
 from sacristan.runs.stores.finding import (
     NEWEST_FIRST,
     FieldNames,
@@ -26,9 +26,18 @@ from sacristan.runs.stores.finding import (
     watch_runs,
 )
 from sacristan.runs.stores.operations import Copied, Operations
-from sacristan.runs.stores.run import Run, prefetch
+from sacristan.runs.stores.run import HELD, Run, prefetch
 from sacristan.runs.stores.small_documents import Messages, Report, Reports, SavedView, SavedViews
-from sacristan.runs.stores.tables import DEFAULT_COLUMNS, WHOLE_COLUMNS, RunList, curve_frame, read_rows, run_frame
+from sacristan.runs.stores.tables import (
+    DEFAULT_COLUMNS,
+    HANDFUL,
+    WHOLE_COLUMNS,
+    RunList,
+    census,
+    curve_frame,
+    read_rows,
+    run_frame,
+)
 
 if TYPE_CHECKING:
     import pandas
@@ -37,12 +46,16 @@ if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
 
 __all__ = [
+    "HANDFUL",
+    "HELD",
     "NEWEST_FIRST",
     "Aliases",
     "Author",
+    "Backend",
     "Content",
     "Copied",
     "Discarded",
+    "Documents",
     "Fetched",
     "Medium",
     "Removed",
@@ -53,6 +66,7 @@ __all__ = [
     "StagedRun",
     "Store",
     "StoredArtifact",
+    "census",
     "fetch",
     "length_of",
     "prefetch",

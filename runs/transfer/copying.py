@@ -35,8 +35,7 @@ from sacristan.observers.record.points import POINT, TICKS_PER_S, Series, summar
 from sacristan.observers.record.points.intact_points import entries_of, has_latest_points
 from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query import list_of, mapping_of, without_zone
-from sacristan.runs.stores import Aliases, Content, Copied, Run, StagedRun, Store
-from sacristan.runs.stores.run import HELD
+from sacristan.runs.stores import HELD, Aliases, Content, Copied, Run, StagedRun, Store
 
 __all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.runs.errors import RunsError, StoreError
 from sacristan.runs.rerun.launching import Launch, raising_signals
-from sacristan.runs.stores.contract import Documents
+from sacristan.runs.stores import Documents
 from sacristan.runs.work.warm import END_BOUND_S, PACKAGES, Event, Job, WarmPython, wait_for_any
 
 __all__ = [

@@ -26,11 +26,8 @@ from sacristan.runs.query.texts import list_text
 from sacristan.runs.rerun import Record
 from sacristan.runs.rerun.launching import Launch, end_text
 from sacristan.runs.rerun.resuming import changed_sources, resume_launch, start_launch
-from sacristan.runs.stores import Run, Store
-from sacristan.runs.stores.contract import Backend, Documents
+from sacristan.runs.stores import HANDFUL, HELD, Backend, Documents, Run, Store, census
 from sacristan.runs.stores.opening import open_backend, open_store
-from sacristan.runs.stores.run import HELD
-from sacristan.runs.stores.tables import HANDFUL, census
 from sacristan.runs.transfer.copying import copy
 from sacristan.runs.transfer.syncing import deliveries
 from sacristan.runs.work import Claims, End, Output, TaskSource, WorkerTask, is_pending, run_claims

@@ -15,8 +15,7 @@ from sacristan.runs.query.texts import MISSING, count_text, list_text, size_text
 
 if TYPE_CHECKING:
     from sacristan.runs.rerun.launching import Launch
-    from sacristan.runs.stores import Copied, Removed, Run
-    from sacristan.runs.stores.run import Content
+    from sacristan.runs.stores import Content, Copied, Removed, Run
 
 # `from` is a keyword.
 CopiedRun = TypedDict(

@@ -24,7 +24,7 @@ from optuna.study import StudyDirection
 from optuna.study._frozen import FrozenStudy
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from sacristan.runs.stores.contract import Documents
+from sacristan.runs.stores import Documents
 from sacristan.runs.sweeps.study.points import FIRST_ATTEMPT, NUMBER
 
 # The number of a trial is that of its point. In a further trial of a point, `_AGAIN` times its first attempt is added.
