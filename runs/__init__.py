@@ -106,8 +106,12 @@ if TYPE_CHECKING:
     from sacristan.runs.rerun.reproducing import Reproduction, reproduce
     from sacristan.runs.rerun.resuming import fork, resume
     from sacristan.runs.rerun.verdict import Tolerance, Verdict
-    from sacristan.runs.stores import Content, Copied, Fetched, Medium, Removed, Run, Store, fetch
+    from sacristan.runs.stores import Store
+    from sacristan.runs.stores.changes import Removed
+    from sacristan.runs.stores.content import Content, Fetched, Medium, fetch
     from sacristan.runs.stores.opening import open_store
+    from sacristan.runs.stores.operations import Copied
+    from sacristan.runs.stores.run import Run
     from sacristan.runs.transfer.archives import Exported, export_runs, import_runs
     from sacristan.runs.transfer.copying import copy
     from sacristan.runs.transfer.foreign import ImportedRun, import_foreign
@@ -126,8 +130,12 @@ else:
         "sacristan.runs.rerun.reproducing": "Reproduction reproduce",
         "sacristan.runs.rerun.resuming": "fork resume",
         "sacristan.runs.rerun.verdict": "Tolerance Verdict",
-        "sacristan.runs.stores": "Content Copied Fetched Medium Removed Run Store fetch",
+        "sacristan.runs.stores.changes": "Removed",
+        "sacristan.runs.stores.operations": "Copied",
+        "sacristan.runs.stores.content": "Content Fetched Medium fetch",
         "sacristan.runs.stores.opening": "open_store",
+        "sacristan.runs.stores.run": "Run",
+        "sacristan.runs.stores": "Store",
         "sacristan.runs.transfer.archives": "Exported export_runs import_runs",
         "sacristan.runs.transfer.copying": "copy",
         "sacristan.runs.transfer.targets": "ExportedRun export_to",

@@ -63,8 +63,7 @@ def _opener(scheme: str, where: str) -> Callable[..., Backend]:
     points = {point.name: point for point in entry_points(group=_GROUP)}
     if scheme not in points:
         raise _unknown(where, sorted(points))
-    opener: Callable[..., Backend] = points[scheme].load()
-    return opener
+    return points[scheme].load()
 
 
 def _unknown(where: str, others: Sequence[str]) -> StoreError:

@@ -116,8 +116,7 @@ class RunRecord(StoredRun):
         Raises:
             StoreError: If it cannot be read, or is gone.
         """
-        document: dict[str, Any] = self._ask("document")
-        return document
+        return self._ask("document")
 
     def _ask(self, name: str, entries: Sequence[str] | None = None) -> Any:
         """Return a part of the record as it is now; see `Backend.part`."""
@@ -155,21 +154,18 @@ class RunRecord(StoredRun):
     @property
     def lease(self) -> dict[str, Any] | None:
         """Host, process and last heartbeat of the run's writer; None for a run of stock Sacred."""
-        lease: dict[str, Any] | None = self._ask("lease")
-        return lease
+        return self._ask("lease")
 
     def damage(self) -> list[str]:
         """Return what is missing or damaged in the record, in sentences that name the file; a database has no files.
 
         Reads all points, so that it is for one run at a time.
         """
-        damage: list[str] = self._ask("damage")
-        return damage
+        return self._ask("damage")
 
     def odd_values(self) -> bytes:
         """Return logged values that are no numbers, as lines of JSON; see `sacristan.observers.record.schema`."""
-        values: bytes = self._ask("values")
-        return values
+        return self._ask("values")
 
     def stored(self, kind: str) -> list[Content]:
         """Return all files of one kind.
@@ -209,8 +205,7 @@ class RunRecord(StoredRun):
 
     def artifact_details(self) -> dict[str, dict[str, Any]]:
         """Return `metadata` and `content_type` of the artifacts that have any, by name."""
-        details: dict[str, dict[str, Any]] = self._ask("artifact_details")
-        return details
+        return self._ask("artifact_details")
 
     def fetch_version(self, entry: Mapping[str, Any], into: Path) -> ArtifactVersion:
         """Return a version of an artifact that the run logged or used.

@@ -289,8 +289,7 @@ class Run(RunRecord):
         """Names of the curves that it kept in `info`; see `STEPS`."""
         if "curves" not in self._row:
             self._row["curves"] = self._find_curves()
-        curves: list[str] = self._row["curves"]
-        return curves
+        return self._row["curves"]
 
     def _find_curves(self) -> list[str]:
         try:

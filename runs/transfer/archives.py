@@ -385,8 +385,7 @@ def _crate_of(runs: Mapping[str, Run], base: Path) -> dict[str, Any]:
     parts = {name: _add_file(crate, name, path) for path in paths for name in [path.relative_to(base).as_posix()]}
     actions = [_add_action(crate, run, folder, base, parts) for folder, run in runs.items()]
     crate.root_dataset["mentions"] = actions[0] if len(actions) == 1 else actions
-    document: dict[str, Any] = crate.metadata.generate()
-    return document
+    return crate.metadata.generate()
 
 
 def _add_file(crate: ROCrate, name: str, path: Path) -> Any:

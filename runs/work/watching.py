@@ -148,8 +148,7 @@ class RecentRuns:
         state = (run.status, run.get("heartbeat"), run.get("stop_time"))
         if self._read.get((run.id, name), (None,))[0] != state:
             self._read[run.id, name] = state, getattr(run, name)
-        entries: list[dict[str, Any]] = self._read[run.id, name][1]
-        return entries
+        return self._read[run.id, name][1]
 
     def _is_told_by_run(self, notice: Notice) -> bool:
         speaks = notice.run.status != "DEAD" or notice.event.startswith("alert-")

@@ -230,8 +230,7 @@ def read_document(
 ) -> dict[str, Any]:
     """Return a run's own fields with its notes; `readable` decides what becomes of damaged notes."""
     document = {**_read(folder / schema.RUN), **readable(lambda: _read(folder / schema.NOTES))}
-    plain: dict[str, Any] = without_pickles(document, twice=True)
-    return plain
+    return without_pickles(document, twice=True)
 
 
 def status_of(document: Mapping[str, Any], folder: Path) -> str:

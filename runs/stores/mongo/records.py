@@ -119,8 +119,7 @@ class MongoRecords(Backend):
         if entries and not any("." in entry or entry.startswith("$") for entry in entries):
             found = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
             if mapping_of(found.get("exact")).get(name) is None:
-                part: dict[str, Any] = as_recorded(self._whole(run, mapping_of(found.get(name))))
-                return part
+                return as_recorded(self._whole(run, mapping_of(found.get(name))))
         part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
         if name != "summary":
             return part
@@ -140,8 +139,7 @@ class MongoRecords(Backend):
                 f"{name} of run {run.id} holds {type(part).__name__}, expected an object; "
                 "the rest of the run may still be read"
             )
-        plain: dict[str, Any] = as_recorded(part or {})
-        return plain
+        return as_recorded(part or {})
 
     def computed_summary(self, key: Any, names: set[str] | None = None) -> dict[str, Any]:
         """Compute the statistics of some or all metrics, which stock Sacred does not record."""

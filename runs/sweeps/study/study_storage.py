@@ -72,8 +72,7 @@ class StudyStorage(BaseStorage):
         self._trials, self._numbers, self._unfinished = {}, [], set()
 
     def _study(self) -> dict[str, Any]:
-        document: dict[str, Any] = self._documents.read(_KIND, names=[self._name])[self._name]
-        return document
+        return self._documents.read(_KIND, names=[self._name])[self._name]
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
         self._set_study_attribute("user", key, value)
