@@ -229,11 +229,11 @@ def _model_versions(visit: Visit) -> tuple[list[dict[str, Any]], list[str]]:
     versions: list[tuple[StoredArtifact, list[str]]] = []
     for name in visit.store.artifacts()[:_MAX_ARTIFACTS]:
         with contextlib.suppress(StoreError):
-            found = [each for each in visit.store.artifact_versions(name) if each.type == "model"]
-            present = visit.store.aliases.of(name) if found else {}
-            for each in found:
+            models = [each for each in visit.store.artifact_versions(name) if each.type == "model"]
+            present = visit.store.aliases.of(name) if models else {}
+            for each in models:
                 named = [alias for alias, move in present.items() if move.version == each.version]
-                versions.append((each, [*([LATEST] if each is found[-1] else []), *named]))
+                versions.append((each, [*([LATEST] if each is models[-1] else []), *named]))
     versions.sort(key=lambda pair: pair[0].created.timestamp() if pair[0].created else 0.0, reverse=True)
     shown = versions[:_MAX_VERSIONS]
     uids = list(dict.fromkeys(uid for version, _ in shown for uid in version.made_by[:1]))

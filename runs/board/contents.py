@@ -78,13 +78,12 @@ def file_response(visit: Visit, content: Content, declared: str | None = None) -
 
 
 def _of_run(run: Run, kind: str, name: str) -> Content:
-    found = getattr(run, f"{kind}s").get(name) if kind in KINDS else None
-    if found is None:
+    content: Content | None = getattr(run, f"{kind}s").get(name) if kind in KINDS else None
+    if content is None:
         raise RunNotFoundError(f"run {run.id} has no {kind} {name!r}")
     if kind in ("source", "resource"):
-        for _ in found.pieces():
+        for _ in content.pieces():
             pass  # a damaged one raises before any of it is sent
-    content: Content = found
     return content
 
 

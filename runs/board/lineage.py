@@ -171,8 +171,8 @@ class _Search:
 
     def _runs_of(self, uids: Iterable[Any]) -> dict[str, Run]:
         wanted = [uid for uid in dict.fromkeys(uids) if isinstance(uid, str)][:_MAX_NODES]
-        found = self._find({"uid": {"$in": wanted}}) if wanted else []
-        return {run.uid: run for run in found if run.uid}
+        runs = self._find({"uid": {"$in": wanted}}) if wanted else []
+        return {run.uid: run for run in runs if run.uid}
 
     def _find(self, document: Mapping[str, Any], sort: str | None = None, limit: int | None = None) -> list[Run]:
         question = Question.of(document, sort, limit, _COLUMNS)  # no run may have been started from a state

@@ -153,9 +153,9 @@ def _draft(visit: Visit) -> str:
 
 
 def _panel_block(panel: str, options: str) -> str:
-    found = Chart.of(panel)
-    if found is not None:
-        return f"{{{{{found.kind} {' '.join(map(_quoted, found.fields))} {options}}}}}"
+    drawn = Chart.of(panel)
+    if drawn is not None:
+        return f"{{{{{drawn.kind} {' '.join(map(_quoted, drawn.fields))} {options}}}}}"
     return f"{{{{curves {' '.join(map(_quoted, split_names(panel)))} {options}}}}}"
 
 

@@ -38,14 +38,14 @@ def _ids(visit: Visit) -> Response:
 def _names(visit: Visit) -> Response:
     """Answer with names and statuses of runs by their ids; those that are gone are missing."""
     ids = visit.request.query_params.getlist("run")[:_MAX_ASKED]
-    found = visit.store.find(RunsView(run=tuple(ids)).tree, "id", len(ids) or 1, ("display_name", "name", "status"))
+    runs = visit.store.find(RunsView(run=tuple(ids)).tree, "id", len(ids) or 1, ("display_name", "name", "status"))
     shown = {
         run.id: {
             "id": run.id,
             "name": harmless(short_text(field_of(run, "display_name") or field_of(run, "name") or "", _MAX_NAME)),
             "status": harmless(short_text(field_of(run, "status") or "unknown", _MAX_NAME)).lower(),
         }
-        for run in (run.listed() for run in found)
+        for run in (run.listed() for run in runs)
     }
     return json_response({"runs": [shown[id] for id in ids if id in shown]})
 

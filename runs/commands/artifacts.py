@@ -230,14 +230,14 @@ def _rm(arguments: argparse.Namespace) -> int:
 
 def _gc(arguments: argparse.Namespace) -> int:
     with open_given(arguments) as store:
-        found = store.aliases.removable(arguments.names, arguments.older_than)
-        aliased = [(version, aliases) for version, aliases in found if aliases]
+        removable = store.aliases.removable(arguments.names, arguments.older_than)
+        aliased = [(version, aliases) for version, aliases in removable if aliases]
         if aliased and not arguments.keep_aliased:
             named = ", ".join(f"{each.name}:v{each.version} ({', '.join(aliases)})" for each, aliases in aliased)
             raise StoreError(
                 f"aliases name versions that are old: {named}; leave them with --keep-aliased, or move the aliases"
             )
-        return _remove(store, [version for version, aliases in found if not aliases], arguments)
+        return _remove(store, [version for version, aliases in removable if not aliases], arguments)
 
 
 def _remove(store: Store, versions: list[StoredArtifact], arguments: argparse.Namespace) -> int:

@@ -259,9 +259,9 @@ def group_runs(
         runs, excluded = _of_one_command(runs, by)
     for name in (*by, *over):
         if runs and all(run.get(name) is None for run in itertools.chain(runs, among)):
-            known = list(flat_config(runs[0]))
-            otherwise = f"there are: {', '.join(sorted(known)[:12]) or 'none'}"
-            hint = word_suggestion(name.removeprefix("config."), known, otherwise)
+            settings_of_first = list(flat_config(runs[0]))
+            otherwise = f"there are: {', '.join(sorted(settings_of_first)[:12]) or 'none'}"
+            hint = word_suggestion(name.removeprefix("config."), settings_of_first, otherwise)
             raise ComparisonError(f"none of the runs has {name}; {hint}")
     members: dict[tuple[tuple[str, Any], ...], list[Run]] = {}
     for run in runs:

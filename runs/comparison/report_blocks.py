@@ -169,7 +169,7 @@ class Block:
 
 def _items(text: str) -> list[tuple[str, str]]:
     """Return the words of a block, each with the name of its option, which is empty without one."""
-    found: list[tuple[str, str]] = []
+    items: list[tuple[str, str]] = []
     place = 0
     while text[place:].strip():
         place += len(text[place:]) - len(text[place:].lstrip())
@@ -180,9 +180,9 @@ def _items(text: str) -> list[tuple[str, str]]:
             )
         between: str | None = match["quoted"]
         word = match["bare"] if between is None else re.sub(r"\\(.)", r"\1", between)
-        found.append((match["option"] or "", word))
+        items.append((match["option"] or "", word))
         place = match.end()
-    return found
+    return items
 
 
 # Runs of a block without a limit: in a table or as curves; of means and charts.
@@ -217,10 +217,10 @@ def chosen_runs(store: Store, block: Block, columns: Sequence[str] = ()) -> list
     is_many = block.kind in CHARTS or "group" in block.options
     limit = block.number("limit", _MANY if is_many else _FEW, 1, _MANY)
     where, sort = block.text("where") or None, block.text("sort", NEWEST_FIRST)
-    found = [run.listed() for run in store.find(where, sort, limit, columns or None)]
-    if not found:
+    runs = [run.listed() for run in store.find(where, sort, limit, columns or None)]
+    if not runs:
         raise ReportError(f"no run matches {where}" if where else "there are no runs in this store yet")
-    return found
+    return runs
 
 
 def run_table(store: Store, block: Block) -> RunTable:

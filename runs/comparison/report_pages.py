@@ -222,13 +222,13 @@ def read_page(store: Store, name: str, user: str) -> Report:
         heading = re.match(r"\s*#\s+([^\n]+)\n*", text)
         return Report(heading[1], text[heading.end() :]) if heading else Report(Path(name).stem, text)
     visible = store.reports.visible(user)
-    found = [report for report in visible if name in (report.id, report.title)]
-    if len(found) > 1:
-        raise ReportError(f"several reports are called {name!r}; give the id: {list_text(one.id for one in found)}")
-    if not found:
+    matching = [report for report in visible if name in (report.id, report.title)]
+    if len(matching) > 1:
+        raise ReportError(f"several reports are called {name!r}; give the id: {list_text(one.id for one in matching)}")
+    if not matching:
         hint = word_suggestion(name, [one.title for one in visible], "see Reports on the board, or name a .md file")
         raise ReportError(f"there is no report {name!r} in {store.where}; {hint}")
-    return found[0]
+    return matching[0]
 
 
 def write_page(store: Store, report: Report, path: Path, *, overwrite: bool = False) -> None:
@@ -304,15 +304,15 @@ def _replaced(text: str, write: Callable[[Block], str]) -> str:
     """Return Markdown with its blocks replaced; code keeps them."""
     parts, place = [], 0
     for token in _with_children(_parser().parse(text)):
-        found = text.find(token.content, place) if token.content else -1
-        if found < 0:
+        at = text.find(token.content, place) if token.content else -1
+        if at < 0:
             continue
         if token.type == _BLOCK:
-            parts += [text[place:found], _written(token, write)]
-            place = found + len(token.content)
+            parts += [text[place:at], _written(token, write)]
+            place = at + len(token.content)
         else:  # code
-            parts.append(text[place : found + len(token.content)])
-            place = found + len(token.content)
+            parts.append(text[place : at + len(token.content)])
+            place = at + len(token.content)
     return "".join([*parts, text[place:]])
 
 

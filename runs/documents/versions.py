@@ -109,8 +109,8 @@ def _maker_of(store: Store, version: StoredArtifact) -> Run | None:
     """Return the run that logged a version first; None if it is not in the store."""
     if not version.made_by:
         return None
-    found = {run.uid: run for run in store.find({"uid": {"$in": list(version.made_by)}})}
-    return next((found[uid] for uid in version.made_by if uid in found), None)
+    runs_by_uid = {run.uid: run for run in store.find({"uid": {"$in": list(version.made_by)}})}
+    return next((runs_by_uid[uid] for uid in version.made_by if uid in runs_by_uid), None)
 
 
 def command_of(run: Run) -> str:

@@ -288,10 +288,10 @@ def _extremes(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
     lengths = np.diff(starts, append=len(values))
     is_finite = np.isfinite(values)
     values = np.where(is_finite, values, np.nan)  # beside an infinity the finite extremes would be lost
-    found = []
+    positions = []
     for most in (np.fmin.reduceat(values, starts), np.fmax.reduceat(values, starts)):
-        found.append(_first(values == np.repeat(most, lengths), starts))
-    return np.concatenate(found if is_finite.all() else [*found, _first(~is_finite, starts)])
+        positions.append(_first(values == np.repeat(most, lengths), starts))
+    return np.concatenate(positions if is_finite.all() else [*positions, _first(~is_finite, starts)])
 
 
 def _first(is_meant: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -154,8 +154,8 @@ def _operator(name: str, operator: str, operand: Any, operators: Mapping[str, An
     if operator == "$regex" and operators.get("$options"):
         return _flagged_pattern(name, operand, operators["$options"])
     if operator not in DOCUMENT_OPERATORS:
-        known = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
-        raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {known}")
+        operator_names = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
+        raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {operator_names}")
     return condition(name, operator, operand)
 
 

@@ -204,10 +204,10 @@ class Store(Operations, contextlib.AbstractContextManager["Store"]):
         question = Question.of(filter, sort, limit, DEFAULT_COLUMNS if columns is None else columns, offset)
         require_searchable(question.judged)
         fetched = question.columns if question.by in COMMON_FIELDS else (*question.columns, question.by)
-        found = self.answer(dataclasses.replace(question, columns=fetched))
-        self._names.check_columns((question.by, *(columns or ())), found)
-        self._names.check_filter(question.tree, found)
-        return found
+        runs = self.answer(dataclasses.replace(question, columns=fetched))
+        self._names.check_columns((question.by, *(columns or ())), runs)
+        self._names.check_filter(question.tree, runs)
+        return runs
 
     def answer(self, question: Question) -> RunList:
         """Return the runs that match a question, which is parsed already; names that no run has are not rejected."""

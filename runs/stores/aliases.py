@@ -58,8 +58,8 @@ class Aliases:
 
     def _read(self, name: str, keys: Collection[str] | None) -> list[Move]:
         _checked(check_name, name)
-        found = map(Move.of, self._store.backend.documents.read(_KIND, name, keys).values())
-        return [move for move in found if move is not None]
+        moves = map(Move.of, self._store.backend.documents.read(_KIND, name, keys).values())
+        return [move for move in moves if move is not None]
 
     def _last(self, name: str) -> dict[str, Move]:
         """Return the last move of each alias of an artifact; the others, which may be many, are not read."""
@@ -95,10 +95,10 @@ class Aliases:
                     wanted.name, self._store.backend.artifacts(), "a run logs it: _run.log_artifact(name, path)"
                 )
                 raise RunNotFoundError(f"{reference}: {where} has no artifact {wanted.name}; {hint}")
-            known = f"it has v{versions[0].version} to v{versions[-1].version}"
+            range_text = f"it has v{versions[0].version} to v{versions[-1].version}"
             if gone := self.removed_versions(wanted.name).get(number or 0):
-                known += f"; {gone['by']} removed v{number} on {gone['time'][:16].replace('T', ' ')} UTC"
-            raise RunNotFoundError(f"{reference}: {where} has no such version of {wanted.name}; {known}")
+                range_text += f"; {gone['by']} removed v{number} on {gone['time'][:16].replace('T', ' ')} UTC"
+            raise RunNotFoundError(f"{reference}: {where} has no such version of {wanted.name}; {range_text}")
         return found[-1]
 
     def move(self, name: str, alias: str, version: int | None, was: int | str | None = None) -> Move:
@@ -237,8 +237,8 @@ class Aliases:
             raise StoreError(str(error)) from error
 
     def _require(self, name: str, version: int) -> StoredArtifact:
-        found = self._store.backend.artifact_versions(name, version)
-        return found[0] if found else self.resolve(f"{name}:v{version}")
+        versions = self._store.backend.artifact_versions(name, version)
+        return versions[0] if versions else self.resolve(f"{name}:v{version}")
 
     def names_of(self, version: StoredArtifact, newest: int) -> list[str]:
         """Return the aliases that name a version, with `latest` if it is the newest one."""
@@ -258,10 +258,10 @@ def _noted(note: dict[str, str], now: Any) -> dict[str, str]:
 
 def _by_alias(moves: Iterable[Move]) -> dict[str, list[Move]]:
     """Return moves by alias, in the order of their numbers."""
-    found: dict[str, list[Move]] = {}
+    moves_by_alias: dict[str, list[Move]] = {}
     for move in sorted(moves, key=lambda move: (move.alias, move.number)):
-        found.setdefault(move.alias, []).append(move)
-    return found
+        moves_by_alias.setdefault(move.alias, []).append(move)
+    return moves_by_alias
 
 
 def _checked(check: Any, value: Any) -> Any:

@@ -66,8 +66,8 @@ def _absent(store: RunStore, text: str) -> RunNotFoundError:
 def find_runs(store: RunStore, keys: Iterable[str | int]) -> list[Run]:
     """Return several runs, each once, in the order of their keys; see `Store.get_all`."""
     texts = list(dict.fromkeys(str(key).strip() for key in keys))
-    known = runs_by(store, [text for text in texts if text != "latest"])
-    return list(dict.fromkeys(known.get(text) or find_run(store, text) for text in texts))
+    runs_by_text = runs_by(store, [text for text in texts if text != "latest"])
+    return list(dict.fromkeys(runs_by_text.get(text) or find_run(store, text) for text in texts))
 
 
 def watch_runs(store: RunStore, filter: Any, interval_s: float) -> Iterator[Run]:
@@ -149,16 +149,16 @@ class FieldNames:
             above = ".".join(parts[:count])
             if parts[count].isdecimal() and self._has_lists(above):
                 return f"entries of a list have no names; ask for {short_name(above)}, the whole list, as a column"
-        known = {*self._backend.fields(), *COMMON_FIELDS}
+        names = {*self._backend.fields(), *COMMON_FIELDS}
         if name.startswith("tags."):
-            tags = sorted(one.removeprefix("tags.") for one in known if one.startswith("tags."))
+            tags = sorted(one.removeprefix("tags.") for one in names if one.startswith("tags."))
             return f"there are: {list_text(tags)}" if tags else "there are no tags"
         command = typed_command(self._backend.where, "show", "latest", "--json")
-        return question(similar_names(name, known), f"see those of a run: {command}")
+        return question(similar_names(name, names), f"see those of a run: {command}")
 
     def _has_lists(self, name: str) -> bool:
-        found = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
-        return any(isinstance(row.values.get(name), list) for row in found)
+        rows = self._backend.find(Question(Not(Condition(name, "==", None)), limit=_SAMPLE, columns=(name,)))
+        return any(isinstance(row.values.get(name), list) for row in rows)
 
     def _check_status(self, leaf: Condition) -> None:
         """Reject a status that neither this program nor any run has, such as `failed`."""
@@ -178,8 +178,10 @@ class FieldNames:
         """Reject the exclusion of an id that no run has."""
         asked = leaf.value if leaf.operator == "in" else [leaf.value] if leaf.operator == "==" else []
         if leaf.name == "_id":
-            found = self._backend.get({str(id) for id in asked}) if asked else {}
-            unknown = [id for id in asked if id is not None and (str(id) not in found or found[str(id)].id != str(id))]
+            present = self._backend.get({str(id) for id in asked}) if asked else {}
+            unknown = [
+                id for id in asked if id is not None and (str(id) not in present or present[str(id)].id != str(id))
+            ]
         else:
             unknown = [id for id in asked if id is not None and self._is_of_none(Condition("uid", "==", id))]
         if unknown and self._has_runs():

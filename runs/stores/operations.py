@@ -247,13 +247,13 @@ class Operations(abc.ABC):
     def _find(self, text: str) -> tuple[Discarded, Any]:
         """Return the run in the trash with an id or the beginning of a uid, and its place."""
         listed = self.backend.trash()
-        found = [pair for pair in listed if pair[0].id == text][:1]
-        found = found or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
-        if len(found) != 1:
+        matching = [pair for pair in listed if pair[0].id == text][:1]
+        matching = matching or [pair for pair in listed if text and (pair[0].uid or "").startswith(text)]
+        if len(matching) != 1:
             where = self.backend.where
-            why = f"{text!r} is the beginning of more than one uid" if found else f"run {text!r} is not"
+            why = f"{text!r} is the beginning of more than one uid" if matching else f"run {text!r} is not"
             raise RunNotFoundError(f"{why} in the trash of {where}; list it with: {typed_command(where, 'restore')}")
-        return found[0]
+        return matching[0]
 
     def _remove(self, runs: Iterable[Run], *, to_trash: bool = False) -> list[str]:
         """Remove runs and return their ids; none is removed if one of them is running."""

@@ -177,9 +177,9 @@ class RunRecord(StoredRun):
         Returns:
             The files, in the order of the record; sources and resources may contain a name more than once.
         """
-        found = self.store.backend.files(self, kind)
-        original = self.original() if not found and kind in ("checkpoints", "ranks") else self
-        return found if original is self or original is None else original.stored(kind)
+        contents = self.store.backend.files(self, kind)
+        original = self.original() if not contents and kind in ("checkpoints", "ranks") else self
+        return contents if original is self or original is None else original.stored(kind)
 
     @property
     def rank_outputs(self) -> dict[int, Content]:

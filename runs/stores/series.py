@@ -143,10 +143,10 @@ def _counted(validations: Series, interval: int, steps: np.ndarray, *, is_contin
 
 
 def _interpolated(epochs: Series, steps: np.ndarray) -> np.ndarray | None:
-    known = np.flatnonzero(np.isfinite(epochs.values) & np.isfinite(epochs.steps))
-    if not len(known):
+    positions = np.flatnonzero(np.isfinite(epochs.values) & np.isfinite(epochs.steps))
+    if not len(positions):
         return None
-    order = known[np.argsort(epochs.steps[known], kind="stable")]
+    order = positions[np.argsort(epochs.steps[positions], kind="stable")]
     at, values = epochs.steps[order].astype(float), epochs.values[order]
     steps = np.asarray(steps, float)
     slope = max(0.0, (values[-1] - values[0]) / (at[-1] - at[0])) if at[-1] > at[0] else 0.0

@@ -78,15 +78,15 @@ def differing(runs: Sequence[Run], without: Iterable[str] = (), most: int | None
     and the same values in every run, such as `lr` and `optimizer.lr`, the shortest is listed. `most` limits the entries
     compared in each config to those with the fewest dots.
     """
-    known = [full_name(name).removeprefix("config.") for name in without]
+    without_names = [full_name(name).removeprefix("config.") for name in without]
     prefetch(runs, ["config"])
     rows = [row for run in runs if (row := flat_config(run, most)) or not run.problem]
-    found: dict[Hashable, str] = {}
+    chosen: dict[Hashable, str] = {}
     for name in _differing_names(rows, most):
         values = _values(rows, name)
-        if not any(_is_copy(name, values, other, rows) for other in known):
-            found.setdefault((name.rpartition(".")[2], values), name)
-    return sorted(found.values())
+        if not any(_is_copy(name, values, other, rows) for other in without_names):
+            chosen.setdefault((name.rpartition(".")[2], values), name)
+    return sorted(chosen.values())
 
 
 def _differing_names(rows: Sequence[Mapping[str, Any]], most: int | None) -> Iterator[str]:
@@ -152,11 +152,11 @@ def origins(run: Run) -> dict[str, str]:
 
     A run whose record has no origins, such as one of stock Sacred, has only the typed entries.
     """
-    found: dict[str, str] = {}
+    set_by: dict[str, str] = {}
     for group in mappings_in(run.get("meta.origins")):
-        found |= dict.fromkeys(map(str, list_of(group.get("entries"))), str(group.get("origin")))
+        set_by |= dict.fromkeys(map(str, list_of(group.get("entries"))), str(group.get("origin")))
     typed = dict.fromkeys(dotted(mapping_of(run.get("meta.config_updates"))), _TYPED)
-    return {name: found.get(name, origin) for name, origin in typed.items()} | found
+    return {name: set_by.get(name, origin) for name, origin in typed.items()} | set_by
 
 
 def telling_settings(runs: Sequence[Run], most: int = _MAX_SETTINGS) -> list[str]:

@@ -158,8 +158,8 @@ class Reports:
 
     def visible(self, user: str) -> list[Report]:
         """Return the reports that a user sees, as they are now, last saved first."""
-        found = [Report.of(id, document) for id, document in self._documents.read("reports").items()]
-        return sorted((one for one in found if one and one.owner in ("", user)), key=lambda one: one.at, reverse=True)
+        reports = [Report.of(id, document) for id, document in self._documents.read("reports").items()]
+        return sorted((one for one in reports if one and one.owner in ("", user)), key=lambda one: one.at, reverse=True)
 
     def get(self, id: str, user: str, number: int | None = None) -> Report:
         """Return a report as it is now, or a version of it; StoreError if the user sees none."""
@@ -168,10 +168,10 @@ class Reports:
             raise StoreError("there is no such report, or it is private; see which there are under Reports")
         if number is None or number == now.number:
             return now
-        found = self._old(id, number)
-        if found is None:
+        old = self._old(id, number)
+        if old is None:
             raise StoreError(f"the report {now.title!r} keeps no version {number}")
-        return found
+        return old
 
     def versions(self, id: str, user: str) -> list[Report]:
         """Return all versions that are kept, the newest first."""

@@ -85,8 +85,8 @@ class RunList(list[Run]):
     def __getitem__(self, index: slice) -> RunList: ...
     def __getitem__(self, index: SupportsIndex | slice) -> Run | RunList:
         """Return one run, or a slice as a `RunList`."""
-        found = super().__getitem__(index)
-        return RunList(found) if isinstance(found, list) else found
+        item = super().__getitem__(index)
+        return RunList(item) if isinstance(item, list) else item
 
     def _repr_html_(self) -> str:
         """Return the list as notebooks show it."""

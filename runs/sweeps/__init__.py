@@ -239,8 +239,8 @@ def _options(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _flags(parameters: Mapping[str, Any]) -> list[str]:
-    given = {name: value for name, value in parameters.items() if value is not False}
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in given.items()]
+    flags_and_values = {name: value for name, value in parameters.items() if value is not False}
+    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in flags_and_values.items()]
 
 
 def _json(parameters: Mapping[str, Any]) -> list[str]:

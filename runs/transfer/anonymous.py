@@ -237,7 +237,7 @@ class _AnonymousRecord:
         return data, start + len(data)
 
     def media(self, _: Run, *, skips_damaged: bool = False) -> list[tuple[dict[str, Any], list[Content]]]:
-        found = []
+        versions = []
         for entry, (file, *images) in self._run.media_entries():
             try:
                 with self._open(file) as stream:
@@ -248,8 +248,8 @@ class _AnonymousRecord:
             digest = hashlib.sha256(data).hexdigest()
             name = f"media/{digest}.{entry['file'].rpartition('.')[2]}"
             cleaned = self._hidden.document(entry) | {"file": name, "sha256": digest, "bytes": len(data)}
-            found.append((cleaned, [Content(name, functools.partial(io.BytesIO, data)), *images]))
-        return found
+            versions.append((cleaned, [Content(name, functools.partial(io.BytesIO, data)), *images]))
+        return versions
 
 
 _READERS: dict[str, Callable[[_AnonymousRecord], Any]] = {

@@ -84,8 +84,8 @@ class Claims:
     def listed(self) -> list[Claim]:
         """Return the claims, first attempt first."""
         where = None if self.point is None else _of_points(self.task, [self.point])
-        found = self.documents.read(self.kind, self.task, where=where)
-        return sorted((_claim(name, document) for name, document in found.items()), key=lambda claim: claim.attempt)
+        claims = self.documents.read(self.kind, self.task, where=where)
+        return sorted((_claim(name, document) for name, document in claims.items()), key=lambda claim: claim.attempt)
 
     def add(self, attempt: int) -> bool:
         """Claim an attempt, the number after the last claim, once and for all; False if another owner was quicker."""
@@ -149,8 +149,8 @@ def point_claims(documents: Documents, sweep: str, number: int, agent: str) -> C
 
 def last_claims(documents: Documents, sweep: str, numbers: Collection[int]) -> dict[int, Claim]:
     """Return the last claims on some points, without unclaimed ones, asking once for all of them."""
-    found = documents.read("sweep_claims", sweep, where=_of_points(sweep, numbers))
-    claims = [(document["trial"], _claim(name, document)) for name, document in found.items()]
+    documents_by_name = documents.read("sweep_claims", sweep, where=_of_points(sweep, numbers))
+    claims = [(document["trial"], _claim(name, document)) for name, document in documents_by_name.items()]
     return dict(sorted(claims, key=lambda claim: claim[1].attempt))
 
 

@@ -283,8 +283,8 @@ def search_path(request: dict[str, Any]) -> list[str]:
     how, words, is_safe = program(request["command"]) or ("", [""], True)
     here = Path(request["cwd"])
     first = [] if is_safe else [str(here if how else (here / words[0]).resolve().parent)]
-    given = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
-    return [*first, *dict.fromkeys(os.path.normpath(here / path) for path in given)]
+    folders = filter(None, request["env"].get("PYTHONPATH", "").split(os.pathsep))
+    return [*first, *dict.fromkeys(os.path.normpath(here / path) for path in folders)]
 
 
 def become(request: dict[str, Any], ignored: Collection[int]) -> None:

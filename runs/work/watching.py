@@ -72,14 +72,14 @@ class RecentRuns:
         times = [{name: {"$gte": self._since.isoformat()}} for name in ("start_time", "stop_time", "heartbeat")]
         document = {"$or": [*times, {"status": {"$in": list(_WAITING)}}]}
         question = Question.of(document, NEWEST_FIRST, None, _COLUMNS)
-        found = {run.id: run.listed() for run in self._store.answer(question)}
-        self._late = (self._late | self._open) - found.keys()
-        unseen = self._late | (self._arrivals.look(found.values(), self._since) - found.keys())
+        runs_by_id = {run.id: run.listed() for run in self._store.answer(question)}
+        self._late = (self._late | self._open) - runs_by_id.keys()
+        unseen = self._late | (self._arrivals.look(runs_by_id.values(), self._since) - runs_by_id.keys())
         late = {id: run.listed() for id, run in runs_by(self._store, sorted(unseen)).items()}
-        found, self._late = found | late, self._late & late.keys()
-        self.runs = list(found.values())
+        runs_by_id, self._late = runs_by_id | late, self._late & late.keys()
+        self.runs = list(runs_by_id.values())
         self._open = {run.id for run in self.runs if run.status in _WAITING}
-        self._read = {key: seen for key, seen in self._read.items() if key[0] in found}
+        self._read = {key: seen for key, seen in self._read.items() if key[0] in runs_by_id}
         return self
 
     def ended(self, run: Run) -> bool:

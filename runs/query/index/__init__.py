@@ -216,8 +216,8 @@ class Index(contextlib.AbstractContextManager["Index"]):
             changed = [name for name in changing if scanning.look(self.store, name) != self._stamps.get(name)]
             removed: list[str] = []
         else:
-            known = {**self._stamps, **dict.fromkeys(changing, "")} if is_partial else {}
-            changed, removed = self._differences(known)
+            trusted = {**self._stamps, **dict.fromkeys(changing, "")} if is_partial else {}
+            changed, removed = self._differences(trusted)
             self._listed = listed
         # By age, so that runs made together lie together.
         todo = sorted(changed, key=lambda name: (len(name), name)) + removed
@@ -235,11 +235,11 @@ class Index(contextlib.AbstractContextManager["Index"]):
 
     def _differences(self, known: Mapping[str, str]) -> tuple[list[str], list[str]]:
         """Return the runs that are new or have changed, and those that are gone; see `scanning.scan`."""
-        found = dict(scanning.scan(self.store, known))
-        if found == self._stamps:  # the usual case; finding the differences would take as long as the scan
+        stamps = dict(scanning.scan(self.store, known))
+        if stamps == self._stamps:  # the usual case; finding the differences would take as long as the scan
             return [], []
-        changed = [name for name, stamp in found.items() if self._stamps.get(name) != stamp]
-        return changed, [name for name in self._stamps if name not in found]
+        changed = [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]
+        return changed, [name for name in self._stamps if name not in stamps]
 
     def _take(self, connection: sqlite3.Connection, todo: list[str]) -> tuple[int, int]:
         """Read runs again; return how many were new or had changed, and how many are gone."""

@@ -90,26 +90,26 @@ class FolderBackend(FolderRecords):
         tags = self.index.entries(_TAGS) if _TAGS in names else []
         rows = self.index.answer(dataclasses.replace(question, columns=(*flat, *tags)))
         problems = dict(self.index.problems())
-        found = []
+        run_rows = []
         for row in rows:
             name = row.pop("name")
             values = {each: value for each, value in row.items() if _is_known(each, value, mappings)}
             if _TAGS in names:
                 values[_TAGS] = {each.removeprefix(f"{_TAGS}."): True for each in tags if row[each] is True}
-            found.append(RunRow(name, name, values, problems.get(name)))
-        return found
+            run_rows.append(RunRow(name, name, values, problems.get(name)))
+        return run_rows
 
     def count(self, tree: Filter, limit: int | None) -> int:
         self._update(_FRESH_S)
         return self.index.count(tree, limit)
 
     def get(self, ids: Iterable[str]) -> dict[str, RunRow]:
-        found = {}
+        run_rows = {}
         for asked in ids:
             id = asked if self._has_run(asked) else self._uids.id_of(asked) if _UID.fullmatch(asked) else None
             if id is not None:
-                found[asked] = RunRow(id, id)
-        return found
+                run_rows[asked] = RunRow(id, id)
+        return run_rows
 
     def _has_run(self, id: str) -> bool:
         # An id that would leave the folder is none.
@@ -255,12 +255,12 @@ class _Uids:
         # A change of just now might be followed by another one in the same tick of the clock.
         is_settled = mark is not None and mark < time.time_ns() - COARSE_NS
         self._looked, self._mark = time.monotonic(), mark if is_settled else None
-        found = dict(scan(self._folder, self._names))
-        self._greatest = max((as_number(name) or 0 for name in found), default=0)
-        if gone := self._names.keys() - found.keys():
+        stamps = dict(scan(self._folder, self._names))
+        self._greatest = max((as_number(name) or 0 for name in stamps), default=0)
+        if gone := self._names.keys() - stamps.keys():
             self._names = {name: stamp for name, stamp in self._names.items() if name not in gone}
             self._ids = {uid: id for uid, id in self._ids.items() if id not in gone}
-        for name in found.keys() - self._names.keys():
+        for name in stamps.keys() - self._names.keys():
             if record := self._record(name):  # else it is being made, or cannot be read now
                 self._note(name, record.get("uid"))
 

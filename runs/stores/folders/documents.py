@@ -69,8 +69,8 @@ class FolderDocuments(Documents):
                 wanted = [name for name in files.names(where) if after is None or name > after or name in (names or ())]
             else:
                 wanted = list(names)
-            found = {name: files.load(name, entries) for name in wanted}
-        return {name: document for name, document in found.items() if document is not None}
+            documents = {name: files.load(name, entries) for name in wanted}
+        return {name: document for name, document in documents.items() if document is not None}
 
     def change(self, kind: str, name: str, change: Change, owner: Any = "") -> bool:
         files = _KINDS[kind](self.folder, owner)

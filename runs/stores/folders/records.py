@@ -74,13 +74,13 @@ class FolderRecords(Backend):
 
     def _damage(self, run: StoredRun) -> list[str]:
         folder, is_of_lab = self._files(run), "format" in run.document
-        found = [f"{schema.CONFIG} is missing"] if is_of_lab and not (folder / schema.CONFIG).exists() else []
+        damage = [f"{schema.CONFIG} is missing"] if is_of_lab and not (folder / schema.CONFIG).exists() else []
         if is_of_lab and not run.is_living:
             from sacristan.observers.record.points.intact_points import damage_in
 
             with _damage_to("metrics", folder):
-                found += damage_in(folder, [name for name in run.summary if not name.startswith("system/")])
-        return found
+                damage += damage_in(folder, [name for name in run.summary if not name.startswith("system/")])
+        return damage
 
     # ------------------------------------------------------------------ points
 
@@ -190,8 +190,8 @@ class FolderRecords(Backend):
         if name not in store.names():  # other names might lead out of the folder
             return []
         try:
-            found = store.versions(name) if version is None else [store.resolve(f"{name}:v{version}")]
-            return [_stored(store, each) for each in found]
+            versions = store.versions(name) if version is None else [store.resolve(f"{name}:v{version}")]
+            return [_stored(store, each) for each in versions]
         except ArtifactNotFoundError:
             return []
         except ArtifactError as error:

@@ -210,12 +210,12 @@ def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
 
     Each comes with its place in the trash, its folder there, and when it was discarded, in nanoseconds since the epoch.
     """
-    found = []
+    discarded = []
     for place in (store / TRASH).glob("*"):
         # Another process took it, or it belongs to another user, who lets nobody look.
         with contextlib.suppress(FileNotFoundError, NotADirectoryError, StoreError):
-            found += [(place, folder, place.stat().st_mtime_ns) for folder in run_folders(place)]
-    return sorted(found, key=lambda entry: (entry[2], entry[1]), reverse=True)
+            discarded += [(place, folder, place.stat().st_mtime_ns) for folder in run_folders(place)]
+    return sorted(discarded, key=lambda entry: (entry[2], entry[1]), reverse=True)
 
 
 def restore_folder(store: Path, place: Path, folder: Path) -> str:

@@ -96,9 +96,9 @@ class MongoBackend(MongoBatches):
             if not computed:
                 return [*self._find_there(self._kept(), question)]
             # A query still finds the others, by an index, however many there are.
-            found = self._find_there({"$nor": [IN_TRASH, *computed]}, question)
-            found += self._find_here({"$nor": [IN_TRASH], "$or": computed}, question)
-            return [*_in_order(found, question)[: question.limit]]
+            rows = self._find_there({"$nor": [IN_TRASH, *computed]}, question)
+            rows += self._find_here({"$nor": [IN_TRASH], "$or": computed}, question)
+            return [*_in_order(rows, question)[: question.limit]]
 
     def _page(self, question: Question) -> Question:
         """Return the question for the runs of a page: an index can return ids alone, but not fields."""
@@ -141,12 +141,12 @@ class MongoBackend(MongoBatches):
         if question.by == DURATION:
             return self._find_here(query, dataclasses.replace(question, tree=Question().tree))
         projection = projection_of(sorted(question.names))
-        found: list[Document] = []
+        documents: list[Document] = []
         for condition, path, direction in sort_stages(question):
-            left = 0 if question.limit is None else question.limit - len(found)
+            left = 0 if question.limit is None else question.limit - len(documents)
             if question.limit is None or left > 0:
-                found += self._sorted(_both(query, condition), path, direction, left, projection)
-        return [_row(document["_id"], row_in(document, question.names)) for document in found]
+                documents += self._sorted(_both(query, condition), path, direction, left, projection)
+        return [_row(document["_id"], row_in(document, question.names)) for document in documents]
 
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
@@ -156,16 +156,16 @@ class MongoBackend(MongoBatches):
         To sort by both, MongoDB would have to read all documents; by the field alone, an index gives the first ones.
         """
         runs = self.mongo.runs
-        found = list(runs.find(query, projection, batch_size=BATCH).sort(path, direction).limit(limit))
-        if path == "_id" or not found:
-            return found
-        if limit and len(found) == limit:
+        documents = list(runs.find(query, projection, batch_size=BATCH).sort(path, direction).limit(limit))
+        if path == "_id" or not documents:
+            return documents
+        if limit and len(documents) == limit:
             # The limit chose at random between documents that tie with the last one.
-            last = value_at(found[-1], path)
-            before = [document for document in found if from_bson(value_at(document, path)) != from_bson(last)]
+            last = value_at(documents[-1], path)
+            before = [document for document in documents if from_bson(value_at(document, path)) != from_bson(last)]
             equal = {"$and": [query, {path: {"$eq": last}}]}
-            found = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
-        groups = itertools.groupby(found, lambda document: from_bson(value_at(document, path)))
+            documents = before + list(runs.find(equal, projection).sort("_id", 1).limit(limit - len(before)))
+        groups = itertools.groupby(documents, lambda document: from_bson(value_at(document, path)))
         return [
             document
             for _, ties in groups
@@ -241,8 +241,8 @@ class MongoBackend(MongoBatches):
         query = {"$or": [*odd, {"status": {"$exists": False}}], "$nor": [IN_TRASH]}
         if time.monotonic() - self._judged_at > max_age_s:
             with self.mongo.errors():
-                found = list(self.mongo.runs.find(query, dict.fromkeys(_TYPES, 1), sort=[("_id", 1)]))
-            self._odd_runs = [(str(document["_id"]), "; ".join(_oddities(document))) for document in found]
+                documents = list(self.mongo.runs.find(query, dict.fromkeys(_TYPES, 1), sort=[("_id", 1)]))
+            self._odd_runs = [(str(document["_id"]), "; ".join(_oddities(document))) for document in documents]
             self._judged_at = time.monotonic()
         return list(self._odd_runs)
 

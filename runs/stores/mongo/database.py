@@ -105,12 +105,12 @@ class MongoDatabase:
     def contents(self, keys: Iterable[Any]) -> dict[Any, bytes]:
         """Return the contents of many files by id, in two queries, without missing ones and those that differ."""
         wanted = {"$in": list(keys)}
-        found: dict[Any, list[bytes]] = {}
+        pieces: dict[Any, list[bytes]] = {}
         with self.errors():
             records = list(self.database.fs.files.find({"_id": wanted}, {"length": 1, "md5": 1}))
             for chunk in self.database.fs.chunks.find({"files_id": wanted}).sort([("files_id", 1), ("n", 1)]):
-                found.setdefault(chunk["files_id"], []).append(chunk["data"])
-        contents = {record["_id"]: b"".join(found.get(record["_id"], ())) for record in records}
+                pieces.setdefault(chunk["files_id"], []).append(chunk["data"])
+        contents = {record["_id"]: b"".join(pieces.get(record["_id"], ())) for record in records}
         return {
             record["_id"]: content
             for record in records

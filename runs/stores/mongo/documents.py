@@ -153,10 +153,10 @@ class MongoDocuments(Documents):
 
     def _change_message(self, owner: Any, name: str, change: Change) -> bool | None:
         runs, field = self._mongo.confirmed.runs, f"notified.{name}"
-        found = runs.find_one({"_id": owner}, {field: 1})
-        now = _message(found or {}, name)
+        document = runs.find_one({"_id": owner}, {field: 1})
+        now = _message(document or {}, name)
         new = change(now)
-        if found is None or new is None or new == now:
+        if document is None or new is None or new == now:
             return False
         same = {"$exists": False} if now is None else {"$eq": now["state"]}
         return bool(runs.update_one({"_id": owner, field: same}, {"$set": {field: new["state"]}}).matched_count) or None
@@ -217,10 +217,10 @@ class MongoDocuments(Documents):
     def _noted(self, key: Any) -> Document:
         """Return the entries of a run's document that people write, from the primary, as changes depend on them."""
         wanted = dict.fromkeys((*NOTED, OMNIBOARD_TAGS, OMNIBOARD_NOTES), 1)
-        found = self._mongo.confirmed.runs.find_one({"_id": key}, wanted)
-        if found is None:
+        document = self._mongo.confirmed.runs.find_one({"_id": key}, wanted)
+        if document is None:
             raise RemovedError(f"run {key} is no longer in {self._mongo.where}")
-        return found
+        return document
 
 
 _OWNED = {

@@ -117,9 +117,9 @@ class MongoRecords(Backend):
 
     def _mapping(self, run: StoredRun, name: str, entries: Sequence[str] | None) -> dict[str, Any]:
         if entries and not any("." in entry or entry.startswith("$") for entry in entries):
-            found = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
-            if mapping_of(found.get("exact")).get(name) is None:
-                return as_recorded(self._whole(run, mapping_of(found.get(name))))
+            document = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
+            if mapping_of(document.get("exact")).get(name) is None:
+                return as_recorded(self._whole(run, mapping_of(document.get(name))))
         part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
         if name != "summary":
             return part
@@ -154,8 +154,8 @@ class MongoRecords(Backend):
 
     def _status(self, run: StoredRun) -> str:
         # Not from the whole document, parts of which may be gone.
-        found = from_bson(self._find(run, dict.fromkeys(STATUS_FIELDS, 1)))
-        return true_status(found, found.get("lease")) or ""
+        document = from_bson(self._find(run, dict.fromkeys(STATUS_FIELDS, 1)))
+        return true_status(document, document.get("lease")) or ""
 
     def _lease(self, run: StoredRun) -> dict[str, Any] | None:
         lease = self._find(run, {"lease": 1}).get("lease")
@@ -183,15 +183,15 @@ class MongoRecords(Backend):
     # ------------------------------------------------------------------ output and files
 
     def output(self, run: StoredRun, start: int, max_bytes: int | None) -> tuple[bytes, int]:
-        found = self._find(run, {"captured_out": 1, "captured_out_file": 1})
-        if found.get("captured_out_file") is not None:
-            content = self._content(run, "captured output", found["captured_out_file"])
+        document = self._find(run, {"captured_out": 1, "captured_out_file": 1})
+        if document.get("captured_out_file") is not None:
+            content = self._content(run, "captured output", document["captured_out_file"])
             with content.open() as stream, self.mongo.errors():
                 start = max(stream.seek(0, os.SEEK_END) + start, 0) if start < 0 else start
                 stream.seek(start)
                 data = stream.read(-1 if max_bytes is None else max_bytes)
                 return data, start + len(data)
-        data, end = _output_from(str(found.get("captured_out") or ""), max(start, 0))
+        data, end = _output_from(str(document.get("captured_out") or ""), max(start, 0))
         data = data[start:] if start < 0 else data
         if max_bytes is not None and len(data) > max_bytes:
             end -= len(data) - max_bytes
@@ -255,8 +255,8 @@ class MongoRecords(Backend):
 
         def find_md5() -> str | None:
             with self.mongo.errors():
-                found = (self.mongo.database.fs.files.find_one({"_id": key}, {"md5": 1}) or {}).get("md5")
-            return found if isinstance(found, str) else None
+                recorded_md5 = (self.mongo.database.fs.files.find_one({"_id": key}, {"md5": 1}) or {}).get("md5")
+            return recorded_md5 if isinstance(recorded_md5, str) else None
 
         return Content(name, lambda: self.mongo.open_file(key, f"{name!r} of run {run.id}"), find_md5=find_md5)
 

@@ -136,12 +136,12 @@ class Remover:
         """Remove a version of an artifact; raise a StoreError if there is none, or an alias names it."""
         self._require_right()
         artifacts = self.mongo.confirmed.artifacts
-        found = artifacts.find_one({"name": name, "version": version}, {"_id": 1})
-        if found is None:
+        version_document = artifacts.find_one({"name": name, "version": version}, {"_id": 1})
+        if version_document is None:
             raise StoreError(f"{name}:v{version}: {self.mongo.where} has no such version")
         self._check_version(name, version)
-        artifacts.update_one(found, {"$set": {"removing": datetime.now(UTC)}})
-        self._finish_version(found["_id"], name, version)
+        artifacts.update_one(version_document, {"$set": {"removing": datetime.now(UTC)}})
+        self._finish_version(version_document["_id"], name, version)
 
     def _finish_version(self, key: Any, name: str, version: int) -> None:
         """Delete a version that is marked, unless an alias was moved to it before the mark was seen."""
@@ -191,8 +191,8 @@ class Remover:
         """Return the files that stock Sacred stored for the run, which it named after it."""
         named = set(_ids(document.get("artifacts")))
         start = f"artifact://{self.runs.name}/{key}/"
-        found = self.files.find({"_id": {"$in": sorted(named)}}, {"filename": 1})
-        return [file for file in found if str(file.get("filename", "")).startswith(start)]
+        files = self.files.find({"_id": {"$in": sorted(named)}}, {"filename": 1})
+        return [file for file in files if str(file.get("filename", "")).startswith(start)]
 
     # ------------------------------------------------------------------ contents
 
