@@ -52,18 +52,12 @@ class Role(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True)
 class Visitor:
-    """The sender of a request.
+    """The sender of a request."""
 
-    Attributes:
-        name: The user of the board, the name of a token, or the user whom a proxy names; empty before the login.
-        via: How the board knows the name: `board`, `token` or `proxy`.
-        account: The user who records the visitor's runs; empty if that is the name.
-    """
-
-    name: str = ""
+    name: str = ""  # the user of the board, the name of a token, or the user whom a proxy names; empty before the login
     role: Role = Role.READ
-    via: str = ""
-    account: str = ""
+    via: str = ""  # how the board knows the name: `board`, `token` or `proxy`
+    account: str = ""  # the user who records the visitor's runs; empty if that is the name
 
     @property
     def mine(self) -> str:
@@ -100,18 +94,13 @@ def default_tokens() -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class NamedToken:
-    """A token, without its secret.
-
-    Attributes:
-        digest: SHA-256 of the secret: 256 random bits, which need no slow hash such as scrypt.
-        user: The account that its visitor's runs are recorded with; empty if that is the name.
-    """
+    """A token, without its secret."""
 
     name: str
     role: Role
-    digest: str
+    digest: str  # SHA-256 of the secret: 256 random bits, which need no slow hash such as scrypt
     created: str
-    user: str = ""
+    user: str = ""  # the account that its visitor's runs are recorded with; empty if that is the name
 
     def opens_with(self, secret: str) -> bool:
         """Tell, in constant time, whether a secret matches the token."""
@@ -240,22 +229,17 @@ class Proxy:
 
 @dataclass(frozen=True)
 class Policy:
-    """Permissions of requests; without token, tokens and proxy, everybody has all permissions.
-
-    Attributes:
-        public_name: Another name that browsers may use for the board, behind a proxy.
-        cookie: Name of the cookie; of boards on one machine, each needs its own.
-        session: Value of the cookie of `token`, and the secret that signs those of named tokens.
-    """
+    """Permissions of requests; without token, tokens and proxy, everybody has all permissions."""
 
     host: str = "127.0.0.1"
     token: str | None = None
     tokens: TokenFile | None = None
     proxy: Proxy | None = None
-    public_name: str = ""
+    public_name: str = ""  # another name that browsers may use for the board, behind a proxy
     is_read_only: bool = False
     is_secure: bool = False
-    cookie: str = "board"
+    cookie: str = "board"  # name of the cookie; of boards on one machine, each needs its own
+    # Value of the cookie of `token`, and the secret that signs those of named tokens.
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32))
 
     @property

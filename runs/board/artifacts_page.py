@@ -41,17 +41,13 @@ _MAX_MOVES, _MAX_RESULTS = 200, 6
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointScore:
-    """Origin and quality of the weights of a checkpoint; None and empty for what the record does not have.
+    """Origin and quality of the weights of a checkpoint; None and empty for what the record does not have."""
 
-    Attributes:
-        metric, better: The metric that the training monitored, and the better direction in words.
-        value: Its value for exactly these weights.
-        step, epoch: Optimizer steps and epochs before the checkpoint.
-    """
-
+    # The metric that the training monitored, and the better direction in words.
     metric: str = ""
     better: str = ""
-    value: float | None = None
+    value: float | None = None  # its value for exactly these weights
+    # Optimizer steps and epochs before the checkpoint.
     step: int | None = None
     epoch: float | None = None
 

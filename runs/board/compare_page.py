@@ -36,14 +36,10 @@ _READ_BY = {"config": ("config",), "statistics": ("status", "config", "summary")
 
 
 class Line(NamedTuple):
-    """A line of two texts side by side.
+    """A line of two texts side by side."""
 
-    Attributes:
-        kind: `same`, `changed`, `added`, `removed`, or `gap` for omitted lines.
-        left, right: Number and text on either side; None if that side has no line.
-    """
-
-    kind: str
+    kind: str  # `same`, `changed`, `added`, `removed`, or `gap` for omitted lines
+    # Number and text on either side; None if that side has no line.
     left: tuple[int, str] | None = None
     right: tuple[int, str] | None = None
 

@@ -137,20 +137,15 @@ ROUTES = [page("/content", _content)]
 
 @dataclasses.dataclass(frozen=True)
 class Preview:
-    """Preview of a file.
+    """Preview of a file."""
 
-    Attributes:
-        how: image, audio, video, frame, table, text, or empty for a file that can only be downloaded.
-        rows: Rows of a table, the first with the names of the columns.
-        version: For a file that the browser loads itself: changes with the content.
-    """
-
-    how: str
+    how: str  # image, audio, video, frame, table, text, or empty for a file that can only be downloaded
     text: str = ""
+    # Rows of a table, the first with the names of the columns.
     rows: list[list[str]] = dataclasses.field(default_factory=list)
     is_cut: bool = False
     problem: str = ""
-    version: str = ""
+    version: str = ""  # for a file that the browser loads itself: changes with the content
 
 
 def _version(content: Content) -> str:

@@ -27,17 +27,12 @@ _MARGIN, _MAX_LABEL = 4, 20
 
 @dataclasses.dataclass
 class Node:
-    """A run or a version of an artifact.
-
-    Attributes:
-        run: The run; None for an artifact.
-        state: The status of an earlier session of the run; by default that of the run.
-    """
+    """A run or a version of an artifact."""
 
     label: str
     url: str
-    run: Run | None = None
-    state: str = ""
+    run: Run | None = None  # the run; None for an artifact
+    state: str = ""  # the status of an earlier session of the run; by default that of the run
     rank: int = 0
     row: int = 0
 

@@ -39,17 +39,11 @@ _FARTHEST = 1e30
 
 @dataclasses.dataclass(frozen=True)
 class TableView:
-    """The part of a table to show, and its order.
+    """The part of a table to show, and its order."""
 
-    Attributes:
-        find: Words, and conditions such as `p<0.5`, with commas between; a row must meet all of them.
-        group: Column whose values define groups: a row for each, with the means of the columns of numbers.
-        sort: Column, with a `-` before it for descending order.
-    """
-
-    find: str = ""
-    group: str = ""
-    sort: str = ""
+    find: str = ""  # words, and conditions such as `p<0.5`, with commas between; a row must meet all of them
+    group: str = ""  # column whose values define groups: a row for each, with the means of the columns of numbers
+    sort: str = ""  # column, with a `-` before it for descending order
     page: int = 1
 
 

@@ -108,25 +108,19 @@ def _remove(visit: Visit) -> Response:
 
 @dataclasses.dataclass(frozen=True)
 class _Workspace:
-    """Values of the template of a view.
-
-    Attributes:
-        groups: The groups that are shown instead of rows; None for single runs.
-        is_more: Whether there may be more than `total`.
-        url: URL that the panels share; empty without runs.
-        shades: The value of each run or group by which it is coloured.
-    """
+    """Values of the template of a view."""
 
     columns: Sequence[str]
     rows: Sequence[tuple[Run, list[Any]]] = ()
-    groups: Sequence[Mapping[str, Any]] | None = None
+    groups: Sequence[Mapping[str, Any]] | None = None  # the groups that are shown instead of rows; None for single runs
     total: int = 0
-    is_more: bool = False
+    is_more: bool = False  # whether there may be more than `total`
     numeric: Collection[str] = ()
     broken: Sequence[tuple[str, str]] = ()
+    # The value of each run or group by which it is coloured.
     shades: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sections: Sequence[Section] = ()
-    url: str = ""
+    url: str = ""  # URL that the panels share; empty without runs
 
 
 # ---------------------------------------------------------------------- looking

@@ -106,15 +106,11 @@ def _value(texts: list[str], default: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """A chart of runs.
+    """A chart of runs."""
 
-    Attributes:
-        kind: `scatter`, `parallel`, `importances` or `histogram`.
-        fields: Short names of fields. Scatter: x, y and the one that colours; importances: the result, then the
-            settings, or none for those in which the runs differ.
-    """
-
-    kind: str
+    kind: str  # `scatter`, `parallel`, `importances` or `histogram`
+    # Short names of fields. Scatter: x, y and the one that colours; importances: the result, then the settings, or none
+    # for those in which the runs differ.
     fields: tuple[str, ...]
 
     @classmethod
@@ -144,53 +140,37 @@ def is_chart(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class RunsView(UrlView):
-    """State of the workspace: the runs, their order and columns, and how their curves are drawn.
+    """State of the workspace: the runs, their order and columns, and how their curves are drawn."""
 
-    Attributes:
-        run: Ids or uids; empty for all runs.
-        where: Conditions, as `sacristan ls --where` takes them.
-        words: Words that texts of the runs contain.
-        group, over: Fields that define groups, and fields that vary within them, with commas between.
-        sort: A field, with a `-` before it for descending order.
-        column: Short names of fields; empty for the default ones.
-        hide: Runs or groups whose curves are hidden; `ALL` for all but those of `eye`.
-        panel: Pinned panels: metrics and expressions of metrics, with commas between, or charts (see `Chart`).
-        wide: Panels that take the full width.
-        closed: Sections of panels that are closed; `NONE` for no section.
-        x, smoothing, band: See `sacristan.runs.comparison.panels.View`.
-        joined: Whether runs are drawn with the points of the runs that they were started from.
-        zoom: Range of the axis of all panels, in steps or seconds, with two dots between.
-        colour: Short name of the field that colours runs and groups; empty for colours that tell them apart.
-        y: Ranges of y, each with the name of its panel: `0..5 train/loss`, of which either end may be missing.
-        ignore_outliers: Whether y shows the values that are no outliers only.
-        legend: Panels that show a legend; `ALL` for the one of all panels.
-    """
-
-    run: tuple[str, ...] = ()
-    where: tuple[str, ...] = ()
-    words: str = ""
+    run: tuple[str, ...] = ()  # ids or uids; empty for all runs
+    where: tuple[str, ...] = ()  # conditions, as `sacristan ls --where` takes them
+    words: str = ""  # words that texts of the runs contain
+    # Fields that define groups, and fields that vary within them, with commas between.
     group: str = ""
     over: str = ""
-    sort: str = NEWEST_FIRST
-    column: tuple[str, ...] = ()
+    sort: str = NEWEST_FIRST  # a field, with a `-` before it for descending order
+    column: tuple[str, ...] = ()  # short names of fields; empty for the default ones
     page: int = 1
     layout: str = LAYOUTS[0]
-    hide: tuple[str, ...] = ()
+    hide: tuple[str, ...] = ()  # runs or groups whose curves are hidden; `ALL` for all but those of `eye`
     eye: tuple[str, ...] = ()
+    # Pinned panels: metrics and expressions of metrics, with commas between, or charts (see `Chart`).
     panel: tuple[str, ...] = ()
-    wide: tuple[str, ...] = ()
-    closed: tuple[str, ...] = ("system",)
+    wide: tuple[str, ...] = ()  # panels that take the full width
+    closed: tuple[str, ...] = ("system",)  # sections of panels that are closed; `NONE` for no section
+    # See `sacristan.runs.comparison.panels.View`.
     x: str = "step"
     smoothing: float = 0.0
     log_x: bool = False
     log_y: bool = False
-    joined: bool = False
+    joined: bool = False  # whether runs are drawn with the points of the runs that they were started from
     band: str = BANDS[0]
-    zoom: str = ""
-    colour: str = ""
+    zoom: str = ""  # range of the axis of all panels, in steps or seconds, with two dots between
+    colour: str = ""  # short name of the field that colours runs and groups; empty for colours that tell them apart
+    # Ranges of y, each with the name of its panel: `0..5 train/loss`, of which either end may be missing.
     y: tuple[str, ...] = ()
-    ignore_outliers: bool = False
-    legend: tuple[str, ...] = ()
+    ignore_outliers: bool = False  # whether y shows the values that are no outliers only
+    legend: tuple[str, ...] = ()  # panels that show a legend; `ALL` for the one of all panels
 
     PATH: ClassVar[str] = "/runs"
     SIZE: ClassVar[int] = 50
@@ -319,28 +299,21 @@ class RunsView(UrlView):
 
 @dataclasses.dataclass(frozen=True)
 class CompareView(UrlView):
-    """State of the page that compares runs.
+    """State of the page that compares runs."""
 
-    Attributes:
-        run: Ids or uids; without any, `where` chooses the runs.
-        by, over: Fields that define groups, and fields that vary within them, with commas between.
-        field: The field that groups are compared by.
-        mode: The better direction, `max` or `min`; empty for the recorded one.
-        first, second: The two runs whose source `file` is compared; empty for the first two.
-        everything: Whether to show equal config entries as well.
-    """
-
-    run: tuple[str, ...] = ()
+    run: tuple[str, ...] = ()  # ids or uids; without any, `where` chooses the runs
     where: tuple[str, ...] = ()
     tab: str = TABS[0]
+    # Fields that define groups, and fields that vary within them, with commas between.
     by: str = ""
     over: str = ""
-    field: str = ""
-    mode: str = ""
+    field: str = ""  # the field that groups are compared by
+    mode: str = ""  # the better direction, `max` or `min`; empty for the recorded one
+    # The two runs whose source `file` is compared; empty for the first two.
     first: str = ""
     second: str = ""
     file: str = ""
-    everything: bool = False
+    everything: bool = False  # whether to show equal config entries as well
 
     PATH: ClassVar[str] = "/compare"
     CHOICES: ClassVar[dict[str, tuple[str, ...]]] = {"tab": TABS, "mode": DIRECTIONS}

@@ -208,18 +208,12 @@ _CONTENT = "data (its content)"
 
 @dataclasses.dataclass(frozen=True)
 class ExcludedRun:
-    """A run excluded from a comparison.
-
-    Attributes:
-        group: Label of the group that it would belong to.
-        reason: Why it is excluded, such as `is FAILED`.
-        is_of_other_command: Whether the reason is its command, which differs from that of the compared runs.
-    """
+    """A run excluded from a comparison."""
 
     run: Run
-    group: str
-    reason: str
-    is_of_other_command: bool = False
+    group: str  # label of the group that it would belong to
+    reason: str  # why it is excluded, such as `is FAILED`
+    is_of_other_command: bool = False  # whether the reason is its command, which differs from that of the compared runs
 
 
 @dataclasses.dataclass

@@ -29,47 +29,30 @@ _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS")
 
 @dataclasses.dataclass(frozen=True)
 class GroupResult:
-    """A group of runs, with the statistics of its repetitions.
+    """A group of runs, with the statistics of its repetitions."""
 
-    Attributes:
-        values: The fields that define the group, by name.
-        label, name: The values as text, with and without the names of the fields.
-        sample: n, mean, std and interval over the repetitions.
-        best: The best value of a single run; None if there is none.
-        best_run: The id of that run.
-        runs: Ids of the runs that were used.
-        num_excluded: Number of runs that were excluded.
-    """
-
-    values: dict[str, Any]
+    values: dict[str, Any]  # the fields that define the group, by name
+    # The values as text, with and without the names of the fields.
     label: str
     name: str
-    sample: Sample
-    best: float | None
-    best_run: str | None
-    runs: tuple[str, ...]
-    num_excluded: int
+    sample: Sample  # n, mean, std and interval over the repetitions
+    best: float | None  # the best value of a single run; None if there is none
+    best_run: str | None  # the id of that run
+    runs: tuple[str, ...]  # ids of the runs that were used
+    num_excluded: int  # number of runs that were excluded
 
 
 @dataclasses.dataclass(frozen=True)
 class PairResult:
-    """Two groups against each other.
-
-    Attributes:
-        test: The difference, first minus second, and its test.
-        p_holm: p, corrected for all tests of the comparison; None if there is no p.
-        verdict: The better one, `first` or `second`; `unclear`; `too few` if there is no test, see `test.reason`.
-        unpaired: In a paired test, the repetitions that only one of the groups has.
-        is_few: Whether the test uses fewer than `FEW` values or pairs.
-    """
+    """Two groups against each other."""
 
     first: GroupResult
     second: GroupResult
-    test: MeanDifference
-    p_holm: float | None
-    verdict: str
-    unpaired: tuple[str, ...]
-    is_few: bool
+    test: MeanDifference  # the difference, first minus second, and its test
+    p_holm: float | None  # p, corrected for all tests of the comparison; None if there is no p
+    verdict: str  # the better one, `first` or `second`; `unclear`; `too few` if there is no test, see `test.reason`
+    unpaired: tuple[str, ...]  # in a paired test, the repetitions that only one of the groups has
+    is_few: bool  # whether the test uses fewer than `FEW` values or pairs
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,48 +23,33 @@ _ROUNDING = 64 * np.finfo(np.float64).eps
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """Statistics of one group of values.
+    """Statistics of one group of values."""
 
-    Attributes:
-        n: Number of values.
-        mean: Their mean; None if there are none.
-        std: Their standard deviation, with n - 1; None for fewer than two.
-        low, high: Student's interval of the mean; None for fewer than two.
-    """
-
-    n: int
-    mean: float | None
-    std: float | None
+    n: int  # number of values
+    mean: float | None  # their mean; None if there are none
+    std: float | None  # their standard deviation, with n - 1; None for fewer than two
+    # Student's interval of the mean; None for fewer than two.
     low: float | None
     high: float | None
 
 
 @dataclasses.dataclass(frozen=True)
 class MeanDifference:
-    """The difference of the means of two groups, the first minus the second, and its test.
+    """The difference of the means of two groups, the first minus the second, and its test."""
 
-    Attributes:
-        method: `paired t` or `welch t`.
-        n: Number of pairs, or of values in both groups.
-        value: The difference; None if a group is empty.
-        low, high: The interval of the difference; None without a test.
-        t, df, p: Statistic, degrees of freedom and two-sided p; None if no test is possible.
-        effect: Standardized difference, without the bias of small samples.
-        effect_name: `g_z` (in standard deviations of the differences) or `g` (in pooled standard deviations).
-        reason: Why there is no p; empty if there is one.
-    """
-
-    method: str
-    n: int
-    value: float | None
+    method: str  # `paired t` or `welch t`
+    n: int  # number of pairs, or of values in both groups
+    value: float | None  # the difference; None if a group is empty
+    # The interval of the difference; None without a test.
     low: float | None = None
     high: float | None = None
+    # Statistic, degrees of freedom and two-sided p; None if no test is possible.
     t: float | None = None
     df: float | None = None
     p: float | None = None
-    effect: float | None = None
-    effect_name: str = "g"
-    reason: str = ""
+    effect: float | None = None  # standardized difference, without the bias of small samples
+    effect_name: str = "g"  # `g_z` (in standard deviations of the differences) or `g` (in pooled standard deviations)
+    reason: str = ""  # why there is no p; empty if there is one
 
 
 def sample(values: np.ndarray, confidence: float = 0.95) -> Sample:

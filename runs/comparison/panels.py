@@ -32,29 +32,21 @@ _X_LABELS = {"time": "seconds since the start", "wall": "time (UTC)"}
 
 @dataclasses.dataclass(frozen=True)
 class View:
-    """Options of a plot: without fields in `by`, every run is drawn, else the means of groups.
-
-    Attributes:
-        x: `step`, `epoch`, `time`, `wall`, or a metric or expression; see `sacristan.runs.comparison.curves.run_curve`.
-        band: `interval`, `range` or `none`, around means.
-        log_y: Use a logarithmic axis; values that are not above 0 are gaps.
-        num_points: Maximum number of points of a curve, without a few beside the range.
-        between: The range of positions to draw; None for the start or the end of a curve.
-        joined: Whether single runs are joined to the runs that they were started from.
-        log_x: Choose the points for a logarithmic axis of positions, which lacks those that are not above 0.
-    """
+    """Options of a plot: without fields in `by`, every run is drawn, else the means of groups."""
 
     by: tuple[str, ...] = ()
     over: tuple[str, ...] = ()
+    # `step`, `epoch`, `time`, `wall`, or a metric or expression; see `sacristan.runs.comparison.curves.run_curve`.
     x: str = "step"
     smoothing: float = 0.0
-    band: str = "interval"
+    band: str = "interval"  # `interval`, `range` or `none`, around means
     confidence: float = 0.95
-    log_y: bool = False
-    num_points: int = 2000
+    log_y: bool = False  # use a logarithmic axis; values that are not above 0 are gaps
+    num_points: int = 2000  # maximum number of points of a curve, without a few beside the range
+    # The range of positions to draw; None for the start or the end of a curve.
     between: tuple[float | None, float | None] = (None, None)
-    joined: bool = False
-    log_x: bool = False
+    joined: bool = False  # whether single runs are joined to the runs that they were started from
+    log_x: bool = False  # choose the points for a logarithmic axis of positions, which lacks those that are not above 0
 
 
 def make_panels(runs: Sequence[Run], metrics: Sequence[str], view: View) -> list[Panel]:

@@ -74,18 +74,12 @@ def end_of_block(text: str, start: int) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A block whose kind, words and options are known and of the right number.
-
-    Attributes:
-        words: Metrics, fields, or a run and a field, as `kind` takes them.
-        options: Texts by name.
-        source: The block as it was written.
-    """
+    """A block whose kind, words and options are known and of the right number."""
 
     kind: str
-    words: tuple[str, ...] = ()
-    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    source: str = ""
+    words: tuple[str, ...] = ()  # metrics, fields, or a run and a field, as `kind` takes them
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)  # texts by name
+    source: str = ""  # the block as it was written
 
     @classmethod
     def of(cls, source: str) -> Block:

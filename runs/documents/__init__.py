@@ -53,13 +53,9 @@ may be one of the texts `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 @dataclasses.dataclass(frozen=True)
 class Others:
-    """Marks a typed dict that has further keys: `Annotated[Kind, Others("Values by column.")]`.
+    """Marks a typed dict that has further keys: `Annotated[Kind, Others("Values by column.")]`."""
 
-    Attributes:
-        text: Their meaning.
-    """
-
-    text: str
+    text: str  # their meaning
 
 
 def schema_id(name: str) -> str:

@@ -93,34 +93,25 @@ def time_ticks(low: float, high: float, num: int) -> list[tuple[float, str]]:
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """One line of a plot.
-
-    Attributes:
-        x: (n,) ascending positions; steps stay integers.
-        y: (n,) values; NaN and infinities are gaps.
-        low, high: (n,) edges of the band, NaN where there is none; None without a band.
-        counts: (n,) number of runs behind each point.
-        raw: (n,) the values before smoothing; None if they were not smoothed.
-        key: Identifies the run or group in every panel, whatever its label there.
-        part: Number of its metric in the panel.
-        steps, times: (n,) the step of each point, and its time in seconds since the start; None for means, and if some
-            points were left out to draw the others.
-        own_from: Position of the run's own first point, after those of the runs that it was started from, if any.
-        left_out: Number of logged points that the curve lacks, by the reason.
-    """
+    """One line of a plot."""
 
     label: str
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # (n,) ascending positions; steps stay integers
+    y: np.ndarray  # (n,) values; NaN and infinities are gaps
+    # (n,) edges of the band, NaN where there is none; None without a band.
     low: np.ndarray | None = None
     high: np.ndarray | None = None
-    counts: np.ndarray | None = None
-    raw: np.ndarray | None = None
-    key: str = ""
-    part: int = 0
+    counts: np.ndarray | None = None  # (n,) number of runs behind each point
+    raw: np.ndarray | None = None  # (n,) the values before smoothing; None if they were not smoothed
+    key: str = ""  # identifies the run or group in every panel, whatever its label there
+    part: int = 0  # number of its metric in the panel
+    # (n,) the step of each point, and its time in seconds since the start; None for means, and if some points were left
+    # out to draw the others.
     steps: np.ndarray | None = None
     times: np.ndarray | None = None
+    # Position of the run's own first point, after those of the runs that it was started from, if any.
     own_from: float | None = None
+    # Number of logged points that the curve lacks, by the reason.
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
@@ -130,20 +121,15 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One set of axes with curves, at least one, for a terminal, a picture or a page.
+    """One set of axes with curves, at least one, for a terminal, a picture or a page."""
 
-    Attributes:
-        metric: The metric, or the common part of several, such as `loss` of `train/loss` and `val/loss`.
-        notes: Facts that the plot does not show: runs without the metric, the kind of band; a sentence each.
-        is_time: Whether positions are seconds since 1970.
-    """
-
-    metric: str
+    metric: str  # the metric, or the common part of several, such as `loss` of `train/loss` and `val/loss`
     curves: tuple[Curve, ...]
     x_label: str
+    # Facts that the plot does not show: runs without the metric, the kind of band; a sentence each.
     notes: tuple[str, ...]
     log_y: bool = False
-    is_time: bool = False
+    is_time: bool = False  # whether positions are seconds since 1970
 
 
 def curve_of(

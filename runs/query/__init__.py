@@ -19,7 +19,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
 from sacristan.configs.map import flattened
 
@@ -330,17 +330,11 @@ def mappings_in(value: Any) -> list[dict[str, Any]]:
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """The differences between two documents.
+    """The differences between two documents."""
 
-    Attributes:
-        changed: Old and new value by name.
-        added: Values that only the second document has.
-        removed: Values that only the first document has.
-    """
-
-    changed: dict[str, tuple[Any, Any]]
-    added: dict[str, Any]
-    removed: dict[str, Any]
+    changed: Annotated[dict[str, tuple[Any, Any]], "Old and new value by name."]
+    added: Annotated[dict[str, Any], "Values that only the second document has."]
+    removed: Annotated[dict[str, Any], "Values that only the first document has."]
 
     def __bool__(self) -> bool:
         return bool(self.changed or self.added or self.removed)

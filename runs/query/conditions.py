@@ -31,16 +31,11 @@ DOCUMENT_OPERATORS = {
 
 @dataclasses.dataclass(frozen=True)
 class Condition:
-    """A comparison of one field with one value.
-
-    Attributes:
-        operator: One of `OPERATORS` except `!=`, which is a `Not`; `~` searches a text for a regular expression.
-        value: A JSON value; a list for `in`; for a time, the text that `sacristan.runs.query.time_text` returns.
-    """
+    """A comparison of one field with one value."""
 
     name: str
-    operator: str
-    value: Any
+    operator: str  # one of `OPERATORS` except `!=`, which is a `Not`; `~` searches a text for a regular expression
+    value: Any  # a JSON value; a list for `in`; for a time, the text that `sacristan.runs.query.time_text` returns
 
 
 @dataclasses.dataclass(frozen=True)

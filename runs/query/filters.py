@@ -220,20 +220,14 @@ def in_order(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bo
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question that a store answers with runs.
-
-    Attributes:
-        descending: Whether the greatest value comes first. Runs without the field come last either way.
-        limit: Maximum number of runs; None for all.
-        columns: Names, short or full, of the fields to fetch with the runs.
-    """
+    """A question that a store answers with runs."""
 
     tree: Filter = dataclasses.field(default_factory=lambda: AllOf(()))
     by: str = "_id"
-    descending: bool = False
-    limit: int | None = None
+    descending: bool = False  # Whether the greatest value comes first. Runs without the field come last either way.
+    limit: int | None = None  # maximum number of runs; None for all
     offset: int = 0
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()  # names, short or full, of the fields to fetch with the runs
 
     @classmethod
     def of(

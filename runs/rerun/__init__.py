@@ -54,29 +54,17 @@ class GitState:
 
 @dataclasses.dataclass(frozen=True)
 class ScriptStart:
-    """How a script was started.
+    """How a script was started."""
 
-    Attributes:
-        kind: `file`, `module`, `notebook` or `command`.
-        program: The file as it was typed, the module, or the command.
-        args: The words after it.
-        options: The options of `sacristan run` before it.
-        is_captured: Whether `sacristan run` started it, rather than Python.
-        number: Which of the runs of its process it is, from 1.
-        num_processes: Number of processes that a launcher started.
-        per_node: Number of those that torchrun started on one machine; 1 if another launcher did.
-        reads_pipe: Whether its standard input was a pipe or a file.
-    """
-
-    kind: str
-    program: str
-    args: tuple[str, ...]
-    options: tuple[str, ...]
-    is_captured: bool
-    number: int
-    num_processes: int
-    per_node: int
-    reads_pipe: bool
+    kind: str  # `file`, `module`, `notebook` or `command`
+    program: str  # the file as it was typed, the module, or the command
+    args: tuple[str, ...]  # the words after it
+    options: tuple[str, ...]  # the options of `sacristan run` before it
+    is_captured: bool  # whether `sacristan run` started it, rather than Python
+    number: int  # which of the runs of its process it is, from 1
+    num_processes: int  # number of processes that a launcher started
+    per_node: int  # number of those that torchrun started on one machine; 1 if another launcher did
+    reads_pipe: bool  # whether its standard input was a pipe or a file
 
     @property
     def text(self) -> str:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Annotated, Any
 
 from sacristan.observers.provenance.gathering import machine, packages
 from sacristan.observers.provenance.sources import changed_libraries, changed_reads, file_digest, is_loose
@@ -38,20 +38,13 @@ _INSTALLERS = {"pip", "uv"}
 
 @dataclasses.dataclass(frozen=True)
 class Differing:
-    """One difference.
+    """One difference."""
 
-    Attributes:
-        kind: python, package, library, machine, flag, file or variable.
-        name: Name of the package, flag, file or part of the machine.
-        recorded, now: The two values; None for a missing one.
-        is_loud: Whether it can change results.
-    """
-
-    kind: str
-    name: str
-    recorded: Any
-    now: Any
-    is_loud: bool
+    kind: Annotated[str, "python, package, library, machine, flag, file or variable."]
+    name: Annotated[str, "Name of the package, flag, file or part of the machine."]
+    recorded: Annotated[Any, "The two values; None for a missing one."]
+    now: Annotated[Any, "The two values; None for a missing one."]
+    is_loud: Annotated[bool, "Whether it can change results."]
 
     @property
     def text(self) -> str:

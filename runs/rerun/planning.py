@@ -41,26 +41,18 @@ RESTORED, IN_PLACE = "restored", "in place"
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Plan to reproduce a run.
-
-    Attributes:
-        restored: Its code; None to run today's.
-        record_to: The folder of runs that the process records into.
-        is_staged: Whether the new run is then copied from there into the store.
-        own_store: The folder of runs for the new run where the store cannot be written to.
-        is_read_only: Whether the store is known to be one of those.
-    """
+    """Plan to reproduce a run."""
 
     record: Record
     tolerance: Tolerance
-    restored: Restored | None
+    restored: Restored | None  # its code; None to run today's
     script: Path
     environment: Environment
     launch: Launch
-    record_to: Path
-    is_staged: bool
-    own_store: Path
-    is_read_only: bool
+    record_to: Path  # the folder of runs that the process records into
+    is_staged: bool  # whether the new run is then copied from there into the store
+    own_store: Path  # the folder of runs for the new run where the store cannot be written to
+    is_read_only: bool  # whether the store is known to be one of those
     notes: tuple[str, ...]
 
     @property

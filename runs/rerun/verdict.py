@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 
 from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import RunsError
@@ -75,20 +75,13 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True)
 class Deviation:
-    """One point of a metric, or one number of the result, that differs.
+    """One point of a metric, or one number of the result, that differs."""
 
-    Attributes:
-        metric: Its name.
-        step: Its step in the recorded run; None for a number of the result.
-        old, new: The two values.
-        new_step: Its step in the new run.
-    """
-
-    metric: str
-    step: int | float | None
-    old: float
-    new: float
-    new_step: int | float | None
+    metric: Annotated[str, "Its name."]
+    step: Annotated[int | float | None, "Its step in the recorded run; None for a number of the result."]
+    old: Annotated[float, "The two values."]
+    new: Annotated[float, "The two values."]
+    new_step: Annotated[int | float | None, "Its step in the new run."]
 
     @property
     def absolute(self) -> float:
@@ -118,32 +111,22 @@ class Deviation:
 
 @dataclasses.dataclass(frozen=True)
 class MetricVerdict:
-    """The verdict on one metric.
+    """The verdict on one metric."""
 
-    Attributes:
-        name: The metric.
-        verdict: IDENTICAL, WITHIN TOLERANCE or DIVERGED.
-        num_points: Of the recorded run.
-        num_new_points: Of the new run.
-        num_deviating: Number of points that are not the same bit for bit.
-        rtol: The allowed relative tolerance.
-        largest_relative, largest_absolute: The largest deviations.
-        first: The first point beyond the tolerance, if there is one.
-        extremes: The points of the largest relative and absolute deviation, if there are any.
-        is_of_steps: Whether all values are the same and only steps differ.
-    """
-
-    name: str
-    verdict: str
-    num_points: int
-    num_new_points: int
-    num_deviating: int
-    rtol: float
-    largest_relative: float
-    largest_absolute: float
-    first: Deviation | None = None
-    extremes: tuple[Deviation, ...] = ()
-    is_of_steps: bool = False
+    name: Annotated[str, "The metric."]
+    verdict: Annotated[str, "IDENTICAL, WITHIN TOLERANCE or DIVERGED."]
+    num_points: Annotated[int, "Of the recorded run."]
+    num_new_points: Annotated[int, "Of the new run."]
+    num_deviating: Annotated[int, "Number of points that are not the same bit for bit."]
+    rtol: Annotated[float, "The allowed relative tolerance."]
+    largest_relative: Annotated[float, "The largest deviations."]
+    largest_absolute: Annotated[float, "The largest deviations."]
+    first: Annotated[Deviation | None, "The first point beyond the tolerance, if there is one."] = None
+    extremes: Annotated[
+        tuple[Deviation, ...],
+        "The points of the largest relative and absolute deviation, if there are any.",
+    ] = ()
+    is_of_steps: Annotated[bool, "Whether all values are the same and only steps differ."] = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -35,38 +35,28 @@ class Definition:
     """The facts about a sweep that every agent needs. The question that the sweep asks never changes.
 
     An extension replaces `spec`, and keeps the one before, so that points of each version can be read.
-
-    Attributes:
-        script: The main file, relative to `base` where it is below it.
-        module: The main module, if the experiment is started as a module; else empty.
-        base: The folder of the experiment's sources where `sweep.run` was last given.
-        cwd: The folder that trials start in on that machine.
-        settings: Settings that all trials share: named configs and assignments, as after `with`. Of a script, its
-            words, with macros for the parameters.
-        options: Options of the experiment's command line that all trials share, without the database.
-        seed: Seed of the sampler, and the first seed of each trial that has several.
-        count: Maximum number of points; None for all of a grid, or no limit.
-        storage: URL of an Optuna storage for the study; empty for the sweep's own journal.
-        earlier: What was extended, the first version first: `spec`, `count`, and the time, `until`.
-        has_retried: Whether failed points were ever given to agents again, each as a further trial of Optuna's.
-        is_script: Whether the runs are those of a script, as `sacristan run` starts it, and not of an experiment.
     """
 
     id: str
     experiment: str
     spec: dict[str, Any]
-    script: str
-    module: str
-    base: str
-    cwd: str
+    script: str  # the main file, relative to `base` where it is below it
+    module: str  # the main module, if the experiment is started as a module; else empty
+    base: str  # the folder of the experiment's sources where `sweep.run` was last given
+    cwd: str  # the folder that trials start in on that machine
+    # Settings that all trials share: named configs and assignments, as after `with`. Of a script, its words, with
+    # macros for the parameters.
     settings: tuple[str, ...]
-    options: tuple[str, ...]
-    seed: int
-    count: int | None
-    storage: str
+    options: tuple[str, ...]  # options of the experiment's command line that all trials share, without the database
+    seed: int  # seed of the sampler, and the first seed of each trial that has several
+    count: int | None  # maximum number of points; None for all of a grid, or no limit
+    storage: str  # URL of an Optuna storage for the study; empty for the sweep's own journal
     created: str
+    # What was extended, the first version first: `spec`, `count`, and the time, `until`.
     earlier: tuple[dict[str, Any], ...] = ()
+    # Whether failed points were ever given to agents again, each as a further trial of Optuna's.
     has_retried: bool = False
+    # Whether the runs are those of a script, as `sacristan run` starts it, and not of an experiment.
     is_script: bool = False
 
     @staticmethod

@@ -68,17 +68,13 @@ _PUBLIC = re.compile(r"(^|\.)(github|gitlab|bitbucket)\.(com|org)$|^127\.")
 
 @dataclasses.dataclass(frozen=True)
 class AnonymousRuns:
-    """Runs without the words, and the place to export them to.
-
-    Attributes:
-        common: Names of accounts and machines that are common words: they were removed from their own fields only.
-        left_out: A sentence for each part that could not be kept.
-    """
+    """Runs without the words, and the place to export them to."""
 
     runs: tuple[Run, ...]
     output: Path
+    # Names of accounts and machines that are common words: they were removed from their own fields only.
     common: tuple[str, ...]
-    left_out: tuple[str, ...]
+    left_out: tuple[str, ...]  # a sentence for each part that could not be kept
     replacements: dict[str, str]
     _hidden: HiddenWords
 

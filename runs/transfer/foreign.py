@@ -305,19 +305,14 @@ def _start_of(run: ForeignRun) -> float:
 
 @dataclasses.dataclass
 class StagedImport:
-    """Writes a run to a folder in the layout of `sacristan.observers.record.schema`.
-
-    Attributes:
-        imported: The entry of its record about its origin.
-        earlier: The run that it replaces, which hands on its notes; None for none.
-    """
+    """Writes a run to a folder in the layout of `sacristan.observers.record.schema`."""
 
     run: ForeignRun
     uid: str
-    imported: dict[str, Any]
+    imported: dict[str, Any]  # the entry of its record about its origin
     folder: Path
     tags: Collection[str]
-    earlier: Run | None
+    earlier: Run | None  # the run that it replaces, which hands on its notes; None for none
 
     def __post_init__(self) -> None:
         self.left_out = list(self.run.left_out)

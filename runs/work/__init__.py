@@ -50,36 +50,25 @@ _START_BOUND_S = 60.0
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """The claim of one attempt.
+    """The claim of one attempt."""
 
-    Attributes:
-        attempt: Its number.
-        owner: Name of the agent of a sweep, which keeps its lease elsewhere; empty for a worker of a queue.
-        lease: Lease of the worker of a queue, as of the claim; empty for an agent, or if the claim is damaged.
-        process: Lease of the process that last asked to begin this attempt; None before that.
-    """
-
-    attempt: int
-    owner: str = ""
+    attempt: int  # its number
+    owner: str = ""  # name of the agent of a sweep, which keeps its lease elsewhere; empty for a worker of a queue
+    # Lease of the worker of a queue, as of the claim; empty for an agent, or if the claim is damaged.
     lease: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Lease of the process that last asked to begin this attempt; None before that.
     process: Mapping[str, Any] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Claims:
-    """The claims on the attempts at one task. Attempts follow each other without gaps.
-
-    Attributes:
-        kind: The kind of the documents, of which `task` is the owner.
-        point: The number of a sweep's point; None for a run.
-        entry: Returns what this owner writes when it claims an attempt.
-    """
+    """The claims on the attempts at one task. Attempts follow each other without gaps."""
 
     documents: Documents
-    kind: str
+    kind: str  # the kind of the documents, of which `task` is the owner
     task: Any
-    entry: Callable[[int], dict[str, Any]]
-    point: int | None = None
+    entry: Callable[[int], dict[str, Any]]  # returns what this owner writes when it claims an attempt
+    point: int | None = None  # the number of a sweep's point; None for a run
 
     def listed(self) -> list[Claim]:
         """Return the claims, first attempt first."""

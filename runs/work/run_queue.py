@@ -304,18 +304,13 @@ class QueuedTask(WorkerTask):
 
 @dataclasses.dataclass(frozen=True)
 class QueueEntry:
-    """A run of a queue that no process has begun, or that was cut off.
+    """A run of a queue that no process has begun, or that was cut off."""
 
-    Attributes:
-        places: Where it is written down: its documents and its key, in its folder on this machine, and in the store
-            that it is delivered to. Claims are those of the last one, so that all workers see them.
-        folder: Its folder on this machine; None if there is none.
-        store: The store of the queue, if its runs do not lie in folders; else None.
-    """
-
+    # Where it is written down: its documents and its key, in its folder on this machine, and in the store that it is
+    # delivered to. Claims are those of the last one, so that all workers see them.
     places: tuple[tuple[Documents, Any], ...]
-    folder: Path | None = None
-    store: Backend | None = None
+    folder: Path | None = None  # its folder on this machine; None if there is none
+    store: Backend | None = None  # the store of the queue, if its runs do not lie in folders; else None
 
     @property
     def claims(self) -> Claims:

@@ -159,21 +159,13 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """Layout of a column.
+    """Layout of a column."""
 
-    Attributes:
-        title: Its heading; a table whose columns all lack one has no head.
-        is_number: Whether to align it right and never cut it: half a number is a wrong number.
-        is_kept: Whether to never cut or drop it.
-        is_whole: Whether to drop it rather than cut it: half a time is a wrong time.
-        is_spare: Whether to drop it before any cell is cut.
-    """
-
-    title: str = ""
-    is_number: bool = False
-    is_kept: bool = False
-    is_whole: bool = False
-    is_spare: bool = False
+    title: str = ""  # its heading; a table whose columns all lack one has no head
+    is_number: bool = False  # whether to align it right and never cut it: half a number is a wrong number
+    is_kept: bool = False  # whether to never cut or drop it
+    is_whole: bool = False  # whether to drop it rather than cut it: half a time is a wrong time
+    is_spare: bool = False  # whether to drop it before any cell is cut
 
 
 def print_table(

@@ -55,17 +55,12 @@ _CHANGING = f"""SELECT name FROM run
 
 @dataclasses.dataclass(frozen=True)
 class Update:
-    """The result of an update.
+    """The result of an update."""
 
-    Attributes:
-        num_runs: Number of runs in the index, including unreadable ones.
-        num_problems: Number of runs that cannot be read completely.
-    """
-
-    num_runs: int
+    num_runs: int  # number of runs in the index, including unreadable ones
     num_read: int
     num_removed: int
-    num_problems: int
+    num_problems: int  # number of runs that cannot be read completely
 
 
 class Index(contextlib.AbstractContextManager["Index"]):

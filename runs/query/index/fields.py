@@ -132,15 +132,10 @@ def residual(value: int | str) -> int:
 
 @dataclasses.dataclass
 class Documents:
-    """The files of a run as they lie on the disk.
+    """The files of a run as they lie on the disk."""
 
-    Attributes:
-        content: Contents by file name, without missing files.
-        problems: One sentence for each file that cannot be read.
-    """
-
-    content: dict[str, bytes]
-    problems: list[str]
+    content: dict[str, bytes]  # contents by file name, without missing files
+    problems: list[str]  # one sentence for each file that cannot be read
 
     @property
     def digest(self) -> bytes:

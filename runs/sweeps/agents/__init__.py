@@ -39,29 +39,19 @@ _ENDED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "FAILED")
 
 @dataclasses.dataclass(frozen=True)
 class AgentOptions:
-    """Options of an agent.
+    """Options of an agent."""
 
-    Attributes:
-        base: Folder to record runs below.
-        options: Options for the experiment's command line, such as the database.
-        packages: Modules to import once for all runs; None for those that experiments commonly use.
-        retries: How often a point is tried again after its run or its agent was killed.
-        repeat: Whether to run points whose parameters equal those of a finished one.
-        deadline: When to take no more points, in seconds since 1970; None for never.
-        output: File descriptor for what the runs print; None for the agent's stdout.
-        lab: Folder of the experiment's sources on this machine; None if they lie where the sweep says.
-    """
-
-    base: Path
-    options: tuple[str, ...] = ()
+    base: Path  # folder to record runs below
+    options: tuple[str, ...] = ()  # options for the experiment's command line, such as the database
     environment: dict[str, str] = dataclasses.field(default_factory=dict)
+    # Modules to import once for all runs; None for those that experiments commonly use.
     packages: tuple[str, ...] | None = None
-    retries: int = 3
-    repeat: bool = False
-    deadline: float | None = None
+    retries: int = 3  # how often a point is tried again after its run or its agent was killed
+    repeat: bool = False  # whether to run points whose parameters equal those of a finished one
+    deadline: float | None = None  # when to take no more points, in seconds since 1970; None for never
     timeout_s: float | None = None
-    output: int | None = None
-    lab: Path | None = None
+    output: int | None = None  # file descriptor for what the runs print; None for the agent's stdout
+    lab: Path | None = None  # folder of the experiment's sources on this machine; None if they lie where the sweep says
 
     @property
     def is_late(self) -> bool:

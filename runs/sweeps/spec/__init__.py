@@ -80,20 +80,13 @@ _WITHOUT_CONSTRAINTS = ("grid", "random", "cma-es", "qmc")
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-    """The search of a sweep.
+    """The search of a sweep."""
 
-    Attributes:
-        document: The spec as JSON holds it; `read_spec` returns an equal spec for it.
-        method_options: The options of the method, by their names in Optuna.
-        objectives: The metrics to optimize; none in a grid or random search that only tries points.
-        notes: The parts of the spec that have no effect, one sentence each.
-        before: The spec that this one extends; None in a sweep that was never extended.
-    """
-
-    document: dict[str, Any]
+    document: dict[str, Any]  # the spec as JSON holds it; `read_spec` returns an equal spec for it
     method: str
-    method_options: Mapping[str, Any]
+    method_options: Mapping[str, Any]  # the options of the method, by their names in Optuna
     parameters: dict[str, Parameter]
+    # The metrics to optimize; none in a grid or random search that only tries points.
     objectives: tuple[Objective, ...] = ()
     stopping: EarlyTermination | None = None
     constraints: tuple[Constraint, ...] = ()
@@ -103,8 +96,8 @@ class Spec:
     name: str | None = None
     description: str | None = None
     program: str | None = None
-    notes: tuple[str, ...] = ()
-    before: Spec | None = None
+    notes: tuple[str, ...] = ()  # the parts of the spec that have no effect, one sentence each
+    before: Spec | None = None  # the spec that this one extends; None in a sweep that was never extended
 
     @property
     def version(self) -> int:

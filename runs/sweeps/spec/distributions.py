@@ -86,19 +86,14 @@ class Integers:
 
 @dataclasses.dataclass(frozen=True)
 class Reals:
-    """A continuous distribution, rounded to multiples of `q` if that is given.
+    """A continuous distribution, rounded to multiples of `q` if that is given."""
 
-    Attributes:
-        shape: `uniform`, `log_uniform`, `normal`, `log_normal` or `beta`.
-        first, second: The limits of the first two shapes; mean and standard deviation, of `log_normal` those of the
-            logarithm; a and b of `beta`.
-        q: The step; an integer makes the values integers. None for no rounding.
-    """
-
-    shape: str
+    shape: str  # `uniform`, `log_uniform`, `normal`, `log_normal` or `beta`
+    # The limits of the first two shapes; mean and standard deviation, of `log_normal` those of the logarithm; a and b
+    # of `beta`.
     first: float
     second: float
-    q: float | None = None
+    q: float | None = None  # The step; an integer makes the values integers. None for no rounding.
 
     def ppf(self, quantile: float) -> int | float:
         value = float(_QUANTILE_FUNCTIONS[self.shape](quantile, self.first, self.second))

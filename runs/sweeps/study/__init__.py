@@ -36,27 +36,19 @@ _GIVEN_BACK = "given_back"
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """A point that was tried, is being tried, or is about to be.
-
-    Attributes:
-        state: RUNNING, COMPLETE, PRUNED or FAIL.
-        values: The values of the objectives; empty as long as they are unknown.
-        reports: Values of the first objective that were reported, by step.
-        excess: By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
-        notes: `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters.
-        first_attempt: The attempt that counts as the first: above 0 if it failed earlier, and runs again.
-    """
+    """A point that was tried, is being tried, or is about to be."""
 
     number: int
     parameters: dict[str, Any]
-    state: str
-    values: tuple[float, ...]
-    reports: dict[int, float]
+    state: str  # RUNNING, COMPLETE, PRUNED or FAIL
+    values: tuple[float, ...]  # the values of the objectives; empty as long as they are unknown
+    reports: dict[int, float]  # values of the first objective that were reported, by step
+    # By how much it breaks each constraint, by the constraint's text; 0 or below where it does not.
     excess: dict[str, float]
     duration_s: float | None
-    notes: dict[str, Any]
+    notes: dict[str, Any]  # `runs`, the uids; `reason`, why it failed; `same_as`, a point with these parameters
     version: int = 1
-    first_attempt: int = 0
+    first_attempt: int = 0  # the attempt that counts as the first: above 0 if it failed earlier, and runs again
 
     @property
     def is_feasible(self) -> bool:

@@ -217,15 +217,11 @@ _ID = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Place where sweeps are kept: in the store, if there is one, so that agents on all machines see them.
+    """Place where sweeps are kept: in the store, if there is one, so that agents on all machines see them."""
 
-    Attributes:
-        base: The folder that runs are recorded below on this machine.
-        store: The `address` of a store that has the sweeps and their runs; empty for the folder alone. It may contain a
-            password.
-    """
-
-    base: Path
+    base: Path  # the folder that runs are recorded below on this machine
+    # The `address` of a store that has the sweeps and their runs; empty for the folder alone. It may contain a
+    # password.
     store: str = dataclasses.field(default="", repr=False)
 
     def home(self, id: str) -> Home:

@@ -26,22 +26,15 @@ _MOST_IN_CONTOURS = 4
 
 @dataclasses.dataclass(frozen=True)
 class StudyView:
-    """A study to draw.
+    """A study to draw."""
 
-    Attributes:
-        study: A copy in memory, with values for parameters.
-        complete: The trials that ended with values, in order.
-        parameters: Names of the searched parameters that some of these trials have.
-        common: Those that all of them have.
-        importances: For each objective and method, the share of each common parameter in the variation of its values.
-            Empty where trials are too few, or all values equal.
-    """
-
-    study: Study
+    study: Study  # a copy in memory, with values for parameters
     metrics: tuple[str, ...]
-    complete: tuple[FrozenTrial, ...]
-    parameters: tuple[str, ...]
-    common: tuple[str, ...]
+    complete: tuple[FrozenTrial, ...]  # the trials that ended with values, in order
+    parameters: tuple[str, ...]  # names of the searched parameters that some of these trials have
+    common: tuple[str, ...]  # those that all of them have
+    # For each objective and method, the share of each common parameter in the variation of its values. Empty where
+    # trials are too few, or all values equal.
     importances: tuple[dict[str, dict[str, float]], ...]
 
 
