@@ -55,10 +55,7 @@ def is_time(name: str) -> bool:
 
 
 def value_of(run: Run, name: str) -> float | str | None:
-    """Return a field of a run: a number, a time in milliseconds since 1970, a short text, or None.
-
-    A damaged run has no value.
-    """
+    """Return a field of a run: a number, a time in ms since 1970, a short text, or None, as for a damaged run."""
     value = field_of(run, name)
     if is_time(name):
         moment = time_of(value)
@@ -169,10 +166,7 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
 
 
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool, colour: str) -> dict[str, Any]:
-    """Return the runs with their fields; those that lack a field on an axis are omitted.
-
-    `colour` is the field that colours them, if any.
-    """
+    """Return the runs with their fields, without those that lack one on an axis; the field `colour` colours them."""
     rows = [[value_of(run, name) for name in chart.fields] for run in drawn.runs]
     # A third field of texts colours the points of a scatter; a numeric one is an axis, too.
     is_named = chart.kind == "scatter" and any(isinstance(value, str) for row in rows for value in row[2:])

@@ -43,10 +43,7 @@ _MAX_DIGESTED = 2**22
 
 
 def kind_of(name: str, declared: str | None = None) -> str:
-    """Return the MIME type that a file is served as; `application/octet-stream` for kinds that browsers must not show.
-
-    The MIME type in the record takes precedence over the name.
-    """
+    """Return the MIME type to serve a file as; `application/octet-stream` for kinds that browsers must not show."""
     mime = (declared or mimetypes.guess_type(name)[0] or "").partition(";")[0].strip().lower()
     return mime if mime in SHOWN else "application/octet-stream"
 
@@ -157,10 +154,7 @@ def _version(content: Content) -> str:
 
 
 def preview_of(content: Content) -> Preview:
-    """Return the preview of a file; only the shown part is read.
-
-    The kind of preview depends on the file's name; a binary file with the name of a text has none.
-    """
+    """Return the preview of a file, whose kind depends on its name; only the shown part is read."""
     mime = kind_of(content.name)
     if mime in FRAMED:
         return Preview("frame", version=_version(content))

@@ -114,11 +114,7 @@ class LineageGraph:
 
 
 def lineage_of(store: Store, run: Run) -> LineageGraph:
-    """Return the lineage of a run: at most 50 sessions, ancestors, descendants, reproductions and artifacts.
-
-    Beside the run's own record, it reads rows of the index or projected documents, by one query a generation and
-    artifact.
-    """
+    """Return the lineage of a run: at most 50 sessions, relatives and artifacts, by one query a generation."""
     search = _Search(store, run.listed())
     search.add_sessions()
     search.add_ancestors()

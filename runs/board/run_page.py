@@ -61,10 +61,7 @@ def commands(where: str, run: Run) -> Iterator[tuple[str, str]]:
 
 
 def checkpoint_commands(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield the commands that evaluate the run's best checkpoint, predict with it, and export it.
-
-    None are yielded if the run's folder is on another machine, or the run keeps no checkpoint.
-    """
+    """Yield the commands that evaluate, predict with and export the best checkpoint, if it is on this machine."""
     name = best_checkpoint(run)
     words, recorded = list_of(run.get("command_line")), run.original() if name else None
     if name is None or not words or recorded is None or recorded.folder is None:

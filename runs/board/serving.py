@@ -80,10 +80,7 @@ Opener = Callable[[], Store]
 
 
 def create_app(stores: Opener | Mapping[str, Opener], policy: Policy | None = None) -> Starlette:
-    """Create the ASGI application of the board, over one store or several.
-
-    Each thread calls the opener of a store for itself. A mapping gives the openers by the stores' names.
-    """
+    """Create the ASGI application of the board; each thread calls the opener of a store for itself."""
     policy = policy or Policy()
     named: Mapping[str, Opener] = stores if isinstance(stores, Mapping) else {"": stores}
     names = tuple(filter(None, named))

@@ -115,10 +115,7 @@ class Chart:
 
     @classmethod
     def of(cls, text: str) -> Self | None:
-        """Parse a panel such as `histogram(val/loss.min)`; return None for a panel of curves.
-
-        Unusual names are between backticks. The wrong number of fields raises PlotError.
-        """
+        """Parse a panel such as `histogram(val/loss.min)`; return None for a panel of curves."""
         match = _CHART.fullmatch(text)
         if match is None:
             return None
@@ -257,10 +254,7 @@ class RunsView(UrlView):
         return _names(self.over) if self.group else ()
 
     def of_group(self, values: Mapping[str, Any]) -> str:
-        """Return the URL of the runs of one group, given the values that they share by field.
-
-        It is empty if a condition, whose value may be shortened, would match other runs.
-        """
+        """Return the URL of the runs of one group; empty if a condition on shortened values would match others."""
         texts = [f"{name}={show(value)}" for name, value in values.items()]
         try:
             exact = [condition(name, "==", value) for name, value in values.items()]

@@ -88,10 +88,7 @@ def numbers_response(value: Mapping[str, Any]) -> Response:
 
 
 def watched(request: Request, body: str, again_s: float, **more: str) -> Response:
-    """Return HTML to a page that watches it, without a body if it has not changed; see `watch` in board.js.
-
-    Names of further headers have `_` for `-`. The page asks again after `again_s` seconds.
-    """
+    """Return HTML to a page that watches it, without a body if it has not changed; see `watch` in board.js."""
     tag = f'"{version_of(body)}"'
     headers = {"etag": tag, "x-look-again-s": f"{again_s:.1f}"}
     headers |= {name.replace("_", "-"): value for name, value in more.items()}

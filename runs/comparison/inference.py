@@ -151,10 +151,7 @@ def repetition_test(
     confidence: float = 0.95,
     is_paired: bool | None = None,
 ) -> MeanDifference:
-    """Test two groups by the finite values of their repetitions, such as seeds.
-
-    A paired test uses the repetitions that both groups have; `is_paired=None` decides by `are_paired`.
-    """
+    """Test two groups by the finite values of their repetitions; `is_paired=None` decides by `are_paired`."""
     if are_paired(first, second) if is_paired is None else is_paired:
         shared = [key for key in first if key in second]
         one, other = (np.array([values[key] for key in shared]) for values in (first, second))

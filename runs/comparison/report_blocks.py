@@ -199,10 +199,7 @@ class RunTable:
 
 
 def chosen_runs(store: Store, block: Block, columns: Sequence[str] = ()) -> list[Run]:
-    """Return the runs of a block, by its options run, where, sort and limit.
-
-    ReportError means that there are none; FilterError and RunNotFoundError name what may have been meant.
-    """
+    """Return the runs of a block, by its options run, where, sort and limit; ReportError if there are none."""
     if "run" in block.options:
         keys = split_names(block.text("run"))
         if not 0 < len(keys) <= _MANY:

@@ -106,10 +106,7 @@ def run_key(run: Run) -> RunKey:
 def differences_of(
     old: Run, new: Run, *, with_output: bool = False, max_output_bytes: int | None = None
 ) -> Differences:
-    """Return the differences between two runs.
-
-    Only the first `max_output_bytes` bytes of the output are compared; None compares all.
-    """
+    """Return the differences between two runs; of their output, only of the first `max_output_bytes` bytes."""
     from sacristan.runs.comparison import compare_output, diff
 
     difference = diff(old, new)

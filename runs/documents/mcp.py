@@ -258,10 +258,7 @@ _LIMITS = (
 
 
 def answer_text(command: str, document: Any, notes: Sequence[str]) -> str:
-    """Return an answer as one line of JSON in ASCII, of at most `MAX_CHARS` characters.
-
-    `notes` are sentences on what the document leaves out; if it is too long, texts, lists and objects are shortened.
-    """
+    """Return an answer as JSON of at most `MAX_CHARS` characters; `notes` say what the document leaves out."""
     data = strict(document)
     head = {"untrusted": True, "schema": schema_id(command)}
     text = json.dumps({**head, "notes": list(notes), "data": data}, allow_nan=False)

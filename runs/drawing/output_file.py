@@ -91,10 +91,7 @@ def _unwritable(path: Path, error: OSError) -> StoreError:
 
 @contextlib.contextmanager
 def staging_beside(path: Path) -> Iterator[Path]:
-    """Create an empty folder beside an output, or elsewhere if that is a pipe; delete it at the end of the block.
-
-    A second process with the same output waits.
-    """
+    """Create a folder beside an output, elsewhere for a pipe; a second process with this output waits."""
     if is_stream(path):
         with tempfile.TemporaryDirectory(prefix="runs-") as name:
             yield Path(name)

@@ -185,10 +185,7 @@ def short_name(full: str) -> str:
 
 
 def similar_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return suggestions for a misspelt field.
-
-    They are up to three short names that are spelt like `name`, begin with it and need quotes, or end in the same part.
-    """
+    """Return up to three short names that are spelt like a misspelt one, begin with it, or end in the same part."""
     import difflib
 
     names = {short_name(full): full for full in sorted(known)}

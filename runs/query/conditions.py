@@ -218,10 +218,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def is_found(pattern: str, text: str) -> bool:
-    """Tell whether a regular expression that `check_pattern` accepts matches anywhere in a text.
-
-    Lone surrogates are searched in the form in which stores hold them.
-    """
+    """Tell whether a regular expression that `check_pattern` accepts matches anywhere in a text."""
     return _searcher(pattern)(storable_text(text).encode()) is not None
 
 

@@ -30,10 +30,7 @@ STATUS_STYLES = {
 
 
 def value_text(value: Any, *, exact: bool = False) -> str:
-    """Return a value as the text of a table's cell; None is `MISSING`, lists and mappings are strict JSON.
-
-    Unless `exact`, floats have five digits and long JSON is cut off.
-    """
+    """Return a value as the text of a table's cell; unless `exact`, floats have five digits and long JSON is cut."""
     if value is None:
         return MISSING
     if isinstance(value, float) and not exact:

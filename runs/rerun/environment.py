@@ -312,10 +312,7 @@ def _changed(recorded: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Di
 
 
 def _shadowing(record: Record, folders: Mapping[str, str]) -> Iterator[Differing]:
-    """Yield modules that are found in a folder now, and that the recorded run imported from an installed package.
-
-    `folders` says where modules that were no libraries of the run are found now.
-    """
+    """Yield modules that are in one of `folders` now, and that the recorded run imported from a package."""
     versions = {_plain_name(name): version for name, version in record.packages.items()}
     homes = importlib.metadata.packages_distributions() if folders else {}
     own = _own_names(record)

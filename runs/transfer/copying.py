@@ -85,10 +85,7 @@ def copy(run: Run, store: Store, *, stays_queued: bool = False) -> Copied:
 
 
 def carry_aliases(run: Run, store: Store) -> list[str]:
-    """Let the aliases of the artifacts of a run follow in another store; return those that stay, see `Aliases.follow`.
-
-    Only aliases that name a version which that store has are carried.
-    """
+    """Carry over the aliases of a run's artifacts whose version is there; return those that stay as they are."""
     entries = [entry for relation in RELATIONS for entry in list_of(run.document.get(relation))]
     stay = []
     for name in sorted({str(mapping_of(entry).get("name")) for entry in entries}):
@@ -385,10 +382,7 @@ def uid_of(run: Run) -> str:
 
 
 def write_series(folder: Path, each_series: Iterable[tuple[str, Series]], start: datetime) -> None:
-    """Write metrics into a run's folder, up to `MAX_SACRED_POINTS` points in Sacred's form as well.
-
-    `start` is in UTC without a time zone.
-    """
+    """Write metrics into a run's folder, up to `MAX_SACRED_POINTS` in Sacred's form as well; `start` is in UTC."""
     rows: list[dict[str, Any]] = []
     sacred: dict[str, dict[str, list[Any]]] = {}
     summary: dict[str, Mapping[str, Any]] = {}

@@ -64,10 +64,7 @@ def run_rows(
 
 
 def metric_rows(runs: Iterable[Run], names: Sequence[str], problems: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield values by `METRIC_COLUMNS` for each point of the metrics of runs; no `names` means all metrics.
-
-    `problems` receives by id why a run cannot be read completely.
-    """
+    """Yield values by `METRIC_COLUMNS` for each point; `problems` receives by id why runs cannot be read."""
     for run in runs:
         try:
             for name in run.metrics:
@@ -95,10 +92,7 @@ def opened(path: Path) -> Iterator[TextIO]:
 def write_csv(
     stream: TextIO, columns: Sequence[str], rows: Iterable[dict[str, Any]], clean: Callable[[str], str] = str
 ) -> WrittenTable:
-    """Write a table as CSV that no spreadsheet executes; see `cell_text`.
-
-    A missing value is an empty cell; lists and mappings become JSON. `clean` cleans texts for a terminal.
-    """
+    """Write a table as CSV that no spreadsheet executes; `clean` cleans texts for a terminal."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([cell_text(clean(name)) for name in columns])
     num_rows, changed = 0, set[str]()

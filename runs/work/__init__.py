@@ -102,10 +102,7 @@ class Claims:
         return bool(claims) and claims[-1].attempt == attempt
 
     def begin(self, attempt: int, process: Mapping[str, Any]) -> bool:
-        """Note the lease of a process that asks to begin an attempt of this owner, and return whether it may.
-
-        If it may not, another owner has claimed a later attempt, and the process must record nothing.
-        """
+        """Note the lease of a process that asks to begin; False if another owner has claimed a later attempt."""
         entry = "process" if self.point is None else "lease"
 
         def noted(now: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -156,10 +153,7 @@ def _claim(name: str, document: Mapping[str, Any]) -> Claim:
 
 
 def is_pending(claim: Claim, began: float | None) -> bool:
-    """Tell whether the worker that made a claim, or the process that it started, may still begin the run.
-
-    `began` is when the run last began, in seconds since 1970; None if it never did.
-    """
+    """Tell whether the worker or process of a claim may still begin the run, which last began at `began` (s)."""
     at = claim.lease.get("heartbeat")
     if began is not None and isinstance(at, int | float) and at <= began:
         return False  # the claim led to that start, and the run has ended since

@@ -166,10 +166,7 @@ class _Arrivals:
         self.ids: set[str] = set()
 
     def look(self, recent: Iterable[Run], since: datetime) -> set[str]:
-        """Return the ids of the runs that arrived since a time.
-
-        Runs with a higher number than one of `recent` that started since then arrived after it.
-        """
+        """Return the ids of the runs that arrived since a time: after one of `recent` that started since then."""
         now = datetime.now(UTC)
         highest = max((int(run.id) for run in self._find({"id": {"$gt": 0}}, "-id", 1)), default=0)
         if not self._highest or self._highest[-1][1] != highest:

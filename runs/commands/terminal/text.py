@@ -195,10 +195,7 @@ def print_table(
 
 
 def print_row(columns: Sequence[Column], row: Sequence[Cell], widths: Sequence[int]) -> list[int]:
-    """Print one more row of a table, with the widths that the last call returned.
-
-    Returns the widths for the next row; outside a terminal they grow with long cells.
-    """
+    """Print one more row of a table with the widths of the last call; return those for the next row."""
     row = _harmless_row(row)
     if not is_terminal():
         widths = [max(width, _width(cell.text)) for width, cell in zip(widths, row, strict=True)]

@@ -308,10 +308,7 @@ def flatten(
 
 
 def summary_of(metrics: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Compute the summary that stock Sacred does not write, of metrics that hold numbers.
-
-    None without a `metrics.json`.
-    """
+    """Compute the summary that stock Sacred does not write, of metrics that hold numbers; None without metrics."""
     if metrics is None:
         return None
     import numpy as np

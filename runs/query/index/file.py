@@ -255,10 +255,7 @@ def _version(connection: sqlite3.Connection) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
-    """Run the block in a transaction, which an exception rolls back.
-
-    IMMEDIATE holds the write lock from the start; DEFERRED holds a reader's, for a consistent view.
-    """
+    """Run the block in a transaction, rolled back on an error; IMMEDIATE locks other writers out at once."""
     connection.execute(f"BEGIN {kind}")
     try:
         yield

@@ -23,10 +23,7 @@ UNSETTLED = "just now"
 
 
 def run_folders(store: Path) -> Iterator[Path]:
-    """Yield the folder of every run in a store, including those in its spool.
-
-    They are in the order of their names, 9 before 10; those of spools come last.
-    """
+    """Yield the folder of every run in a store by name, 9 before 10; those of its spool come last."""
     require_folder(store)
     yield from sorted(filter(has_record, store.iterdir()), key=lambda p: (len(p.name), p.name))
     # A spool has a folder for each run, which is a store of its own.

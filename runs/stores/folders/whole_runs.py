@@ -74,10 +74,7 @@ UNFINISHED = re.compile(r"\..*\.tmp", re.DOTALL)
 
 
 def sweep_folders(store: Path, oldest: float) -> None:
-    """Delete leftovers of killed removals, copies and imports, and numbered folders without a run.
-
-    What changed after `oldest`, in seconds since the epoch, stays, except for removals.
-    """
+    """Delete leftovers of killed removals, copies and imports, and numbered folders without a run."""
     for name in (OUTGOING, INCOMING):
         with contextlib.suppress(OSError):
             for path in list((store / name).iterdir()):
@@ -170,10 +167,7 @@ def remove_folder(store: Path, folder: Path) -> None:
 
 
 def discard_folder(store: Path, folder: Path) -> Path:
-    """Move a run's folder to the trash; return its place there, from which `restore_folder` restores it.
-
-    After a StoreError, the folder is unchanged.
-    """
+    """Move a run's folder to the trash and return its place there; after a StoreError, it is unchanged."""
     place = store / TRASH / secrets.token_hex(8)
     _move_away(store, folder, lambda moved: place / moved.relative_to(store))
     return place
@@ -206,10 +200,7 @@ def _is_spooled(store: Path, folder: Path) -> bool:
 
 
 def in_trash(store: Path) -> list[tuple[Path, Path, int]]:
-    """Return the runs in the trash of a folder of runs, last discarded first.
-
-    Each comes with its place in the trash, its folder there, and when it was discarded, in nanoseconds since the epoch.
-    """
+    """Return place, folder and time of discarding (ns since the epoch) of the runs in the trash, last first."""
     discarded = []
     for place in (store / TRASH).glob("*"):
         # Another process took it, or it belongs to another user, who lets nobody look.

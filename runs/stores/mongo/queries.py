@@ -285,10 +285,7 @@ _MADE_OF = {
 
 
 def projection_of(names: Iterable[str]) -> dict[str, int]:
-    """Return the projection of a query whose documents `row_in` reads.
-
-    It has no path below another one, as MongoDB rejects both together.
-    """
+    """Return the projection for `row_in`, without a path below another one, as MongoDB rejects both together."""
     paths = {path for name in names for path in _MADE_OF.get(name) or (stored_path(name),)}
     kept: list[str] = []
     for path in sorted(paths):

@@ -328,10 +328,7 @@ def _last_of_trace(run: Run) -> str:
 
 
 def objective_value(run: Run, name: str) -> float | str:
-    """Return the value of an ended run in an objective; a text explains a missing one.
-
-    The objective is `result`, `result.NAME`, a metric (its last value), or a metric and a statistic: `val/loss.min`.
-    """
+    """Return an ended run's value in an objective, such as `val/loss.min` or `result`, or why it has none."""
     if name == "result" or name.startswith("result."):
         value = run.get(name)
         if not is_number(value):

@@ -110,10 +110,7 @@ def choice(*choices: str) -> Reader:
 
 
 def number(*, above: float = -math.inf, least: float = -math.inf, most: float = math.inf) -> Reader:
-    """Return a reader of finite numbers > `above`, >= `least` and <= `most`; booleans and texts are rejected.
-
-    `most` needs `least`. A text is rejected even if it is a number, such as `1e-3`.
-    """
+    """Return a reader of finite numbers > `above`, >= `least` and <= `most`; other types are rejected."""
     if most < math.inf:
         limits = f" from {least:g} to {most:g}"
     else:
@@ -144,10 +141,7 @@ def integer(least: int) -> Reader:
 
 
 def json_value(where: str, value: Any) -> Any:
-    """Copy a value as JSON holds it: tuples become lists, NumPy's numbers become Python's.
-
-    Anything else, such as a date of YAML, nan or a key that is not text, raises SweepError.
-    """
+    """Copy a value as JSON holds it, with Python's numbers; what JSON lacks, such as nan, raises SweepError."""
     if isinstance(value, Mapping):
         return {_json_key(where, key): json_value(_path(where, key), item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -318,10 +318,7 @@ class Home:
     # ------------------------------------------------------------------ what it is
 
     def create(self, definition: Definition) -> bool:
-        """Store the definition and return True; False if the sweep exists, which stays as it is.
-
-        Of many agents at once, one succeeds.
-        """
+        """Store the definition and return True; False if the sweep exists. Of many agents at once, one succeeds."""
         return self._change(lambda now: definition.document() if now is None else now)
 
     def definition(self) -> Definition:
@@ -335,10 +332,7 @@ class Home:
         return Definition.of(document, self._definition)
 
     def replace(self, definition: Definition, expected: Definition) -> bool:
-        """Replace the definition if it still is `expected`; otherwise change nothing and return False.
-
-        Living agents read the search and the number of points from the new one.
-        """
+        """Replace the definition, which living agents read, if it still is `expected`; return whether it was."""
         is_replaced = False
 
         def replaced(now: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -92,10 +92,7 @@ class Status:
 
 
 class Watcher:
-    """Reads the state of a sweep repeatedly; after the first time, only news of the study is read.
-
-    With `is_read_only`, the study must exist, and is never changed.
-    """
+    """Reads the state of a sweep repeatedly, later only news of the study; `is_read_only` never changes it."""
 
     def __init__(self, home: Home, *, is_read_only: bool = False, storage: BaseStorage | None = None) -> None:
         self.home = home

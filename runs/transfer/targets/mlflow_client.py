@@ -49,10 +49,7 @@ _BATCH, _NAME, _PARAM, _TAG = 1000, 250, 6000, 5000
 
 
 def open_target(output: str) -> MlflowTarget:
-    """Open a tracking server, a database, or a folder that gets one.
-
-    `output` is an address as MLflow writes it, `http://...` or `sqlite:///...`, or a folder.
-    """
+    """Open an address as MLflow writes it, `http://...` or `sqlite:///...`, or a folder that gets a database."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     from mlflow import MlflowClient
 
@@ -91,10 +88,7 @@ def _errors(address: str) -> Iterator[None]:
 
 
 class MlflowTarget:
-    """An MLflow server or database at an address.
-
-    Artifacts of new experiments go to the URL `artifacts`; None leaves that to the server.
-    """
+    """An MLflow server or database; artifacts of new experiments go to the URL `artifacts`, if there is one."""
 
     def __init__(self, client: MlflowClient, address: str, artifacts: str | None) -> None:
         self._client, self._address, self._artifacts = client, address, artifacts
@@ -127,10 +121,7 @@ class MlflowTarget:
         return num_points, writing.left_out
 
     def forget_place(self) -> None:
-        """Make the paths of artifacts relative to the folder of the database.
-
-        MLflow looks for them below the folder in which it starts.
-        """
+        """Make the paths of artifacts relative to the database's folder, as MLflow looks below where it starts."""
         file = Path(self._address.removeprefix("sqlite:///"))
         base = f"{file.parent.as_uri()}/"
         with contextlib.closing(sqlite3.connect(file)) as database:

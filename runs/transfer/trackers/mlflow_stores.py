@@ -369,10 +369,7 @@ def _points(path: Path, left_out: list[str]) -> list[tuple[Any, float, int]]:
 
 
 def _artifact_folder(address: Any, base: Path, key: str, *own: Path) -> Path | str:
-    """Return the folder of a run's artifacts, even if the store was moved; or a sentence.
-
-    No folder but this run's own is accepted, whatever a hostile store names.
-    """
+    """Return the folder of a run's artifacts, even if the store was moved, or why not; never one of another run."""
     parts = urlsplit(str(address or ""))
     folder = Path(unquote(parts.path))
     candidates = list(own)

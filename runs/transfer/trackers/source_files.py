@@ -42,10 +42,7 @@ def damage_texts(path: Path, damages: list[tuple[int, int]], size: int, noun: st
 
 
 def files_below(folder: Path, left_out: list[str]) -> Iterator[tuple[str, Path]]:
-    """Yield the regular files below a folder by their names, which may have slashes.
-
-    `left_out` receives a sentence for each link, except for one to a file of the folder.
-    """
+    """Yield the regular files below a folder by name; `left_out` gets a sentence for each link that leads outside."""
     for where, folders, names in os.walk(folder):
         folders.sort()
         links = [name for name in folders if Path(where, name).is_symlink()]
@@ -81,10 +78,7 @@ def is_database(path: Path) -> bool:
 
 @contextlib.contextmanager
 def open_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a SQLite database without writing to it: one that its last writer left unfinished is copied first.
-
-    Its errors, also those in the block, become a ForeignError.
-    """
+    """Open a SQLite database without writing to it, copied first if unfinished; errors become a ForeignError."""
     with contextlib.ExitStack() as stack:
         try:
             with path.open("rb") as stream:
@@ -138,10 +132,7 @@ class RunFiles:
         self.names = dict.fromkeys(archive.namelist() if archive else _names_below(path))
 
     def objects(self, name: str, left_out: list[str]) -> Iterator[Any]:
-        """Yield the JSON of each line of a file, as far as it can be read.
-
-        `left_out` receives a sentence if lines are not JSON, or the file is damaged.
-        """
+        """Yield the JSON of each intact line of a file; `left_out` gets a sentence on the others, or on damage."""
         bad: list[int] = []
         number = 0
         try:
