@@ -95,7 +95,6 @@ def _parent(run: Run) -> str:
 
 
 def _reproduction(run: Run, entry: dict[str, Any]) -> Iterator[tuple[str, Cell]]:
-    """Yield the verdict on a reproduction, of the run or by it."""
     from sacristan.runs.rerun.verdict import COLOURS
 
     is_by = entry.get("by") == run.uid

@@ -303,7 +303,6 @@ def _cautions(
 
 
 def _cautions_of(part: _Measured, asked: Sequence[str]) -> Iterable[str]:
-    """Yield the cautions about one group."""
     n = part.result.sample.n
     if n < 2:
         yield f"n = {n} says nothing about chance; at least 2 repetitions are needed"

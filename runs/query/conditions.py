@@ -175,7 +175,6 @@ def _time(name: str, value: str) -> str:
 
 
 def _json_value(name: str, value: Any) -> Any:
-    """Return a value as JSON holds it."""
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, str):

@@ -257,7 +257,6 @@ class Record:
 
     @functools.cached_property
     def fingerprint(self) -> str | None:
-        """Fingerprint of the training data."""
         return _text(self.run["info.data.fingerprint"]) or None
 
     # ------------------------------------------------------------------ environment

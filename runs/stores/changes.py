@@ -143,7 +143,6 @@ class Author:
 
     @classmethod
     def of_process(cls) -> Author:
-        """Return the user of this process."""
         return cls(user_name() or "user")
 
 

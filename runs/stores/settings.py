@@ -121,7 +121,6 @@ def flat_config(run: Run, most: int | None = None) -> dict[str, Any]:
 
 
 def _are_different(values: Sequence[Any]) -> bool:
-    """Tell whether values differ; see `identity`."""
     if len(values) < 2:
         return False
     first, kind = values[0], type(values[0])

@@ -426,7 +426,6 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _account_name() -> str:
-    """Return the full name of this account."""
     try:
         import pwd
 

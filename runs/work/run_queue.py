@@ -314,7 +314,6 @@ class QueueEntry:
 
     @property
     def claims(self) -> Claims:
-        """The claims on the run."""
         return run_claims(*self.places[-1])
 
     @property
@@ -372,7 +371,6 @@ class QueueEntries:
         self._stores: dict[Destination, Backend] = {}
 
     def close(self) -> None:
-        """Close the connections."""
         for store in self._stores.values():
             store.close()
 

@@ -94,7 +94,6 @@ class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     def start(
@@ -283,7 +282,6 @@ class Job(contextlib.AbstractContextManager["Job"]):
                 os.killpg(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it and its children."""
         self.interrupt(signal.SIGKILL)
 
     def close(self) -> None:

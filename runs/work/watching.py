@@ -114,7 +114,6 @@ class RecentRuns:
             yield Notice(run, named, _text_of(run, event), "success" if event == "finished" else "error")
 
     def _of_alerts(self, run: Run) -> Iterator[Notice]:
-        """Yield the recent alerts of a run."""
         if run.get(_ALERT_LEVEL) is None:
             return
         for alert in self._once(run, "alerts"):

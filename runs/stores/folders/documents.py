@@ -329,8 +329,6 @@ class _Claims(_Files):
 
 
 class _SweepClaims(_Claims):
-    """Claims on the points of a sweep."""
-
     process = "lease"
 
     def __init__(self, base: Path, owner: Any) -> None:

@@ -48,7 +48,6 @@ class FolderRecords(Backend):
         self._names = functools.lru_cache(_MOST_KEPT)(schema.MetricNames)
 
     def _of(self, run: StoredRun) -> Path:
-        """Return a run's folder."""
         return self.folder / run.key
 
     def _files(self, run: StoredRun) -> Path:
@@ -265,7 +264,6 @@ def _other_values_of_sacred(folder: Path, start: datetime | None) -> bytes:
 
 
 def _medium(run: StoredRun, folder: Path, entry: dict[str, Any]) -> tuple[dict[str, Any], list[Content]]:
-    """Return a recorded medium with its files."""
     return entry, [_content(run, str(file), folder, str(file)) for file in (entry["file"], *entry.get("images", ()))]
 
 

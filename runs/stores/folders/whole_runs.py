@@ -238,7 +238,6 @@ def _free_target(store: Path, former: Path, *, is_spooled: bool) -> Path:
 
 
 def _empty_trash(store: Path, oldest: float, removed: Removed) -> None:
-    """Delete the runs in the trash."""
     for place, folder, _ in in_trash(store):
         # Moved as a whole first, so that no process can restore half of it.
         target, id = store / OUTGOING / place.name, folder.relative_to(place).as_posix()

@@ -141,14 +141,12 @@ class MongoBatches(MongoRecords):
                 yield run, document
 
     def _metrics_of(self, runs: Sequence[R]) -> Iterator[tuple[R, dict[str, Any]]]:
-        """Yield the names of the runs' metrics and curves."""
         names, curves = self._names_of(runs), self._curves_of(runs)
         for run in runs:
             place = _place(run.key)
             yield run, {"metrics": names.get(place, [])} | ({"curves": curves[place]} if place in curves else {})
 
     def _names_of(self, runs: Sequence[StoredRun]) -> dict[tuple[str, str], list[str]]:
-        """Return the names of the runs' metrics."""
         grouped: list[dict[str, Any]] = [
             {"$match": {"run_id": {"$in": [run.key for run in runs]}}},
             {"$group": {"_id": "$run_id", "names": {"$addToSet": "$name"}}},

@@ -301,7 +301,6 @@ class Study:
         return trial_of
 
     def _trial(self, number: int) -> FrozenTrial:
-        """Return the trial of a point as it is now."""
         return self._storage.get_trial(self._ids[number])
 
     def _add(self, number: int) -> None:

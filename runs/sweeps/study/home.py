@@ -272,7 +272,6 @@ class Place:
         return labels
 
     def ids(self) -> list[str]:
-        """Return the ids of all sweeps that are kept there."""
         documents = self._documents()
         try:
             return sorted(documents.read("sweeps", entries=()))
@@ -288,7 +287,6 @@ class Place:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Place:
-        """Return what `document` returned."""
         return cls(Path(document["base"]), document["store"])
 
 

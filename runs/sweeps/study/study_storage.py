@@ -260,7 +260,6 @@ def _number(name: str) -> int:
 
 
 def _fields(trial: FrozenTrial) -> dict[str, Any]:
-    """Return a trial as the fields of its document."""
     parameters = [
         [name, float(distribution.to_internal_repr(trial.params[name])), distribution_to_json(distribution)]
         for name, distribution in trial.distributions.items()

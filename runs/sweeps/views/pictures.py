@@ -351,7 +351,6 @@ class _Scale:
         return (number - low) / (high - low) if high > low else 0.5
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Return places from 0 to 1 with their labels."""
         if self.categories:
             return [(self._unit(number), str(value)) for number, value in enumerate(self.categories)]
         middle = math.sqrt(self._low * self._high) if self.is_log else (self._low + self._high) / 2

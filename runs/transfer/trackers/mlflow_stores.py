@@ -408,7 +408,6 @@ def _take_dataset(run: ForeignRun, parts: Mapping[str, Any], tags: Mapping[str, 
 
 
 def _take_model(run: ForeignRun, parts: dict[str, Any], folder: Path | str) -> None:
-    """Take a model that the run logged, with its files."""
     models = run.info["mlflow"].setdefault("models", [])
     name = str(parts["name"] or parts["id"])
     name = f"{name}-{parts['id']}" if any(name == model["name"] for model in models) else name
