@@ -162,9 +162,6 @@ def _drawn(visit: Visit, view: RunsView, chart: Chart) -> _Drawn:
     return _Drawn([run for run, _ in members], [label for _, label in members], notes)
 
 
-# ---------------------------------------------------------------------- runs and their fields
-
-
 def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool, colour: str) -> dict[str, Any]:
     """Return the runs with their fields, without those that lack one on an axis; the field `colour` colours them."""
     rows = [[value_of(run, name) for name in chart.fields] for run in drawn.runs]
@@ -191,8 +188,6 @@ def _rows(chart: Chart, drawn: _Drawn, is_grouped: bool, colour: str) -> dict[st
         "notes": [count_text(len(kept), "run"), *drawn.notes, *left_out],
     }
 
-
-# ---------------------------------------------------------------------- panels of curves
 
 # Points that one request reads, and rows of a piece of the answer.
 MAX_POINTS = 2_000_000
@@ -404,9 +399,6 @@ def _document(curve: Curve) -> dict[str, Any]:
         **({"inherited": curve.num_inherited} if curve.num_inherited else {}),
         **{name: values for name, values in parts.items() if values is not None},
     }
-
-
-# ---------------------------------------------------------------------- all points as CSV
 
 
 def _panel_points(visit: Visit) -> Response:

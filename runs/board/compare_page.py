@@ -126,9 +126,6 @@ def _compare(visit: Visit) -> Response:
     return visit.render("compare.html", status, **common, **values)
 
 
-# ---------------------------------------------------------------------- configs
-
-
 def _config(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the entries of the configs with a column for each run; those that differ are marked."""
     shown = runs[:_MAX_COLUMNS]
@@ -146,9 +143,6 @@ def _cell(config: Mapping[str, Any], first: Mapping[str, Any], name: str) -> tup
     if name not in config:
         return None, name in first and len(config) < _MAX_COMPARED
     return show(config[name]), name not in first or fingerprint(config[name]) != fingerprint(first[name])
-
-
-# ---------------------------------------------------------------------- sources
 
 
 def _sources(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
@@ -186,9 +180,6 @@ def _origins(first: Run, second: Run) -> list[tuple[str, object, object]]:
     return differences[:_MAX_ENTRIES]
 
 
-# ---------------------------------------------------------------------- media
-
-
 def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:
     """Return the media that the runs logged: for each series, the entries of each run."""
     by_series: dict[tuple[str, str], dict[str, list[tuple[int, float]]]] = {}
@@ -211,9 +202,6 @@ def _media(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, An
 def _step(step: Any) -> float:
     """Return a step as a number; 0 for anything else, which a foreign record may contain."""
     return step if is_number(step) and math.isfinite(step) else 0
-
-
-# ---------------------------------------------------------------------- statistics
 
 
 def _statistics(visit: Visit, view: CompareView, runs: Sequence[Run]) -> dict[str, Any]:

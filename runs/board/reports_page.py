@@ -211,9 +211,6 @@ def _remove(visit: Visit) -> Response:
     return json_response({"done": f"report {report.title} removed", "url": rooted("/reports")})
 
 
-# ---------------------------------------------------------------------- versions and files
-
-
 def _versions(visit: Visit) -> Response:
     versions = visit.store.reports.versions(visit.request.path_params["id"], visit.board.visitor.name)
     return visit.render("report_versions.html", versions=versions, now=versions[0])

@@ -208,9 +208,6 @@ def _failure(run: Run) -> str:
     return "\n".join("".join(map(str, trace)).rstrip("\n").split("\n")[-_FAILURE_LINES:])
 
 
-# ---------------------------------------------------------------------- curves
-
-
 def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
     of_system = visit.asked("tab") == "system"
     view = dataclasses.replace(RunsView.of(visit.request.query_params), run=(run.id,), where=(), words="", group="")
@@ -227,9 +224,6 @@ def _metrics(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "first": first_panels(view, panels_url(view, [run]), sections),
         "has_parent": _tried(problems, lambda: bool(run.get("parent")), False),
     }
-
-
-# ---------------------------------------------------------------------- output
 
 
 def _output(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:

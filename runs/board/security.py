@@ -215,8 +215,6 @@ class Login:
     def _capped(self, name: str, role: Role, via: str) -> Visitor:
         return Visitor(name, Role.READ if self._policy.is_read_only else role, via)
 
-    # ------------------------------------------------------------------ proxy
-
     def _visitor_of_proxy(self, scope: Scope, headers: Headers) -> Visitor | None:
         """Return the user whom the proxy names; None for requests from other addresses, whatever their headers."""
         proxy = self._policy.proxy

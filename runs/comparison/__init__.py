@@ -164,9 +164,6 @@ def _unified(name: str, old: str, new: str) -> str:
     return "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
 
 
-# ---------------------------------------------------------------------- the last good run
-
-
 # Settings that differ in repetitions, too.
 _CHANCE = ("seed",)
 # Runs that are compared, and entries of each config.

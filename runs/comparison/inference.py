@@ -249,9 +249,6 @@ def share_interval(share: float, n: int, confidence: float = 0.95) -> tuple[floa
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-# ---------------------------------------------------------------------- power
-
-
 _MOST_VALUES = 1_000_000
 # Beyond this distance a test finds the difference all but surely, and no float holds the noncentral t distribution.
 _SURE_DISTANCE = 30.0

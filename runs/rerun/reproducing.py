@@ -173,9 +173,6 @@ def _check_same_data(old: Record, new: Record) -> None:
         )
 
 
-# ---------------------------------------------------------------------- the verdict
-
-
 def _note_verdict(plan: Plan, new: Record, verdict: Verdict) -> tuple[Run, list[str]]:
     """Note a verdict with both runs; return the new one, and a note if the old one cannot be written to."""
     old, notes = plan.record.run, []
@@ -196,9 +193,6 @@ def _note_verdict(plan: Plan, new: Record, verdict: Verdict) -> tuple[Run, list[
         except StoreError as error:  # as for somebody else's run in a shared folder
             notes.append(f"the verdict is noted with run {new.id} alone: {error}")
     return new.store.note_reproduction(new.run, entry), notes
-
-
-# ---------------------------------------------------------------------- the new run
 
 
 class NewRunPlace(contextlib.AbstractContextManager["NewRunPlace"]):

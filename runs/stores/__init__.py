@@ -401,8 +401,6 @@ class Store(Operations, contextlib.AbstractContextManager["Store"]):
             found = []
         return Lineage(found[0].made_by, found[0].used_by) if found else Lineage((), ())
 
-    # ------------------------------------------------------------------ adding
-
     @property
     def recording_folder(self) -> Path | None:
         """The folder whose runs belong to this store when a process of this machine records there; None if none."""

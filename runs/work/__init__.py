@@ -388,9 +388,6 @@ class Worker:
             self._look()
 
 
-# ---------------------------------------------------------------------- what processes print
-
-
 _MOST_LINES, _MOST_BYTES = 20, 4096
 
 
@@ -424,9 +421,6 @@ def last_lines(file: Path | int, start: int) -> list[str]:
     except OSError:
         return []
     return [line for line in lines if line.strip()][-_MOST_LINES:]
-
-
-# ---------------------------------------------------------------------- shares of the machine
 
 
 def divided_threads(workers: int) -> dict[str, str]:

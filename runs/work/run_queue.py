@@ -218,9 +218,6 @@ def _began(run: Run) -> float | None:
     return None if at is None else at.replace(tzinfo=UTC).timestamp()
 
 
-# ---------------------------------------------------------------------- an attempt
-
-
 # The module that starts the processes of a run with several ranks.
 _LAUNCHER_OF_RANKS = "torch.distributed.run"
 
@@ -297,9 +294,6 @@ class QueuedTask(WorkerTask):
             self.ended(end)
         else:
             self.claims.release(self.attempt)
-
-
-# ---------------------------------------------------------------------- entries
 
 
 @dataclasses.dataclass(frozen=True)

@@ -161,8 +161,6 @@ class MongoRecords(Backend):
         lease = self._find(run, {"lease": 1}).get("lease")
         return from_bson(lease) if isinstance(lease, Mapping) else None
 
-    # ------------------------------------------------------------------ points
-
     def _metrics(self, run: StoredRun) -> list[str]:
         with self.mongo.errors():
             names = self.mongo.metrics.distinct("name", {"run_id": run.key})

@@ -371,9 +371,6 @@ def _check_parameters(spec: Spec) -> None:
         )
 
 
-# ---------------------------------------------------------------------- wandb's command
-
-
 # The interpreter, and the macros for it and for all parameters.
 _SKIPPED = re.compile(
     r"(.*/)?(env|python[0-9.]*)|\$\{(env|interpreter|args(_no_boolean_flags|_no_hyphens|_json|_json_file)?)\}"

@@ -154,9 +154,6 @@ class InSpace:
         self._storage.set_study_system_attr(study_id, f"{key}{self._mark}", value)
 
 
-# ---------------------------------------------------------------------- pruning
-
-
 class Hyperband(BasePruner):
     """wandb's hyperband, for one study; its options are `eta`, `strict`, and `min_iter`, or `max_iter` and `s`."""
 

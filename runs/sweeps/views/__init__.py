@@ -340,9 +340,6 @@ def _place(store: Store) -> Place:
     return Place(Path(), store.backend.address) if folder is None else Place(folder)
 
 
-# ---------------------------------------------------------------------- digests
-
-
 class Digests:
     """Digests of the sweeps beside the runs of a store; `tell` takes a line about a sweep that cannot be read."""
 

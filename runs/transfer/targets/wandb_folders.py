@@ -306,8 +306,6 @@ class _RunWriter:
     def _list(self, name: str, kind: int) -> None:
         self._add(files=self._messages.FilesRecord(files=[self._messages.FilesItem(path=name, type=kind)]))
 
-    # ------------------------------------------------------------------ end
-
     def _add_end(self) -> None:
         run = self._run
         summary = self._messages.SummaryRecord()

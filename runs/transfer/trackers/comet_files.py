@@ -169,8 +169,6 @@ class _RunReader:
         name = (payload.get("additional_params") or {}).get("fileName")
         self._run.left_out.append(f"file {name!r} is at {payload.get('remote_uri')}, and stays there")
 
-    # ------------------------------------------------------------------ files
-
     def _take_file_upload(self, payload: dict[str, Any]) -> None:
         options, kind = payload["additional_params"], payload["upload_type"]
         name = str(options.get("fileName") or options.get("figName") or payload["file_path"])

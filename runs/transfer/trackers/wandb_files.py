@@ -258,8 +258,6 @@ class _RunReader:
         if at == at:
             self._run.stopped = at if self._run.stopped is None else max(self._run.stopped, at)
 
-    # ------------------------------------------------------------------ files
-
     def _take_medium(self, name: str, value: dict[str, Any], step: int, at: float) -> None:
         kind = str(value.get("_type"))
         try:
