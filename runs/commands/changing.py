@@ -30,13 +30,15 @@ _COLUMNS = ("name", "status", "start_time")
 _TITLES = ("id", "name", "status", "discarded", "by", "uid")
 
 # `from` is a keyword.
-Restored = TypedDict("Restored", {"id": str, "uid": str | None, "from": str})
-Restored.__doc__ = """A run that was restored.
-
-Attributes:
-    id, uid: The run.
-    from: The former id or uid that was typed.
-"""
+Restored = TypedDict(
+    "Restored",
+    {
+        "id": Annotated[str, "The run."],
+        "uid": Annotated[str | None, "The run."],
+        "from": Annotated[str, "The former id or uid that was typed."],
+    },
+)
+Restored.__doc__ = "A run that was restored."
 
 
 class Tagged(TypedDict):

@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 # `from` is a keyword.
 CopiedRun = TypedDict(
-    "CopiedRun", {"id": str, "uid": str | None, "is_new": bool, "left_out": list[str], "from": NotRequired[str]}
+    "CopiedRun",
+    {
+        "id": Annotated[str, "The run in the store that received it."],
+        "uid": Annotated[str | None, "The run in the store that received it."],
+        "is_new": Annotated[bool, "Whether the store lacked it; an existing run stays unchanged."],
+        "left_out": Annotated[list[str], "A sentence for each part that could not be copied."],
+        "from": NotRequired[Annotated[str, "Id in the store that it comes from; missing for an archive."]],
+    },
 )
-CopiedRun.__doc__ = """A run that was copied, or imported from an archive.
-
-Attributes:
-    id, uid: The run in the store that received it.
-    is_new: Whether the store lacked it; an existing run stays unchanged.
-    left_out: A sentence for each part that could not be copied.
-    from: Id in the store that it comes from; missing for an archive.
-"""
+CopiedRun.__doc__ = "A run that was copied, or imported from an archive."
 
 
 class RemovedRuns(TypedDict):
