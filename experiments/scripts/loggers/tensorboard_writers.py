@@ -143,7 +143,10 @@ class _Calls:
 
         @functools.wraps(add_scalar)
         def call(writer: Any, tag: str, scalar_value: Any, global_step: Any = None, *args: Any, **more: Any) -> Any:
-            result = add_scalar(writer, tag, scalar_value, global_step, *args, **more)
+            if args or more:
+                result = add_scalar(writer, tag, scalar_value, global_step, *args, **more)
+            else:  # a call without unpacking takes half a microsecond less
+                result = add_scalar(writer, tag, scalar_value, global_step)
             if self._in_hparams:
                 return result
             try:
