@@ -19,6 +19,7 @@ import gc
 import importlib.util
 import pkgutil
 import platform
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ def import_sacred() -> None:
     sacred.dependencies.PackageDependency.modname_to_dist = _PackagesOfModules()
     sacred.host_info._get_cpu_by_proc_cpuinfo = _cpu_of_linux
     sacred.host_info._os.getter_function = _names_of_system
+    gpus = sacred.host_info._gpus
+    gpus.getter_function = functools.partial(_gpus_if_any, gpus.getter_function)
 
 
 @functools.cache
@@ -300,6 +303,15 @@ def _names_of_system() -> list[str]:
     finally:
         if not has_processor:
             del known["processor"]
+
+
+def _gpus_if_any(gpus: Callable[[], Any]) -> Any:
+    """Return what Sacred's function does, but start no process where `nvidia-smi` is not installed."""
+    import sacred
+
+    if sacred.SETTINGS.HOST_INFO.INCLUDE_GPU_INFO and shutil.which("nvidia-smi") is None:
+        raise sacred.host_info.IgnoreHostInfo
+    return gpus()
 
 
 # ---------------------------------------------------------------------- what is put off

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import socket
+import platform
 import threading
 import time
 from collections import deque
@@ -176,7 +176,7 @@ class Notifier:
         with self._reporting():
             run = self._run
             facts = [f"command: {run.meta_info.get('command')}"]
-            facts += [] if is_anonymous(run.meta_info) else [f"host: {socket.gethostname()}"]
+            facts += [] if is_anonymous(run.meta_info) else [f"host: {platform.node()}"]
             facts += [f"after: {run_clock.elapsed_s():.0f} s"]
             facts += [] if run.folder is None else [f"record: {run.folder.absolute()}"]
             message = Message(

@@ -10,16 +10,18 @@ import contextlib
 import json
 import os
 import select
-import socket
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sacred.utils import SacredInterrupt
 
 from sacristan.experiments.running.buffers import MetricsBuffer
 from sacristan.ingredients.errors import ConcurrentRunError, ConfigError
 from sacristan.observers.record.identity import TRIAL_VARIABLE, lease
+
+if TYPE_CHECKING:
+    import socket
 
 # A signal that comes right before a wait is handled after it, so that no wait is long.
 _STEP_S = 0.5
@@ -145,6 +147,8 @@ def take_trial() -> Trial | None:
     text = os.environ.pop(TRIAL_VARIABLE, None)
     if not text:
         return None
+    import socket  # takes milliseconds, and few runs are trials
+
     try:
         answer = json.loads(text)
         line = socket.socket(fileno=int(answer["fd"]))

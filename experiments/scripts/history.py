@@ -12,14 +12,13 @@ Source: https://docs.wandb.ai/ref/python/log, https://docs.wandb.ai/ref/python/r
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
 import operator
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacred.utils import SacredInterrupt
 
@@ -35,8 +34,7 @@ Values = Mapping[str, Any]
 _SUMMARIES = ("min", "max", "mean", "first", "last", "best", "copy", "none")
 
 
-@dataclasses.dataclass
-class MetricRule:
+class MetricRule(NamedTuple):
     """What `define_metric` says of a metric, or of all whose names begin as one with a `*` at its end.
 
     `step_metric` is the metric whose value is the step; with `step_sync`, its last value where a row has none.
@@ -148,9 +146,8 @@ class History:
         new = MetricRule(name, step_metric, step_sync, kept, goal)
         before = self.rules.get(name)
         if before is not None and not overwrite:
-            for field in dataclasses.fields(MetricRule):
-                if not getattr(new, field.name):
-                    setattr(new, field.name, getattr(before, field.name))
+            earlier = {field: value for field, value in before._asdict().items() if not getattr(new, field)}
+            new = new._replace(**earlier)
         with self._lock:
             self.rules[name] = new
             self._rule_of.clear()

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
 import datetime
 import hashlib
 import json
 import os
+import platform
 import re
-import socket
 import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacristan.ingredients.errors import ConfigError, RankError
 from sacristan.observers.record.identity import start_of
@@ -65,8 +64,7 @@ _SIGNALS = {
 _TAIL_BYTES, _QUOTED = 2**18, 4
 
 
-@dataclasses.dataclass(frozen=True)
-class World:
+class World(NamedTuple):
     """The processes of one launch, and the rank of this one, from 0, also on its node.
 
     `launch` is the same after a restart of its processes; empty for a single process. The processes of a node have the
@@ -146,7 +144,7 @@ def _launch(environ: Mapping[str, str]) -> str:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "none")
     if run_id != "none":
         return run_id
-    return hashlib.sha256(f"{socket.gethostname()}/{os.getppid()}".encode()).hexdigest()[:16]
+    return hashlib.sha256(f"{platform.node()}/{os.getppid()}".encode()).hexdigest()[:16]
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
@@ -185,7 +183,7 @@ class Notices:
         self._known: RankError | None = None
         self._has_left = threading.Event()
         self._watching: threading.Thread | None = None
-        me = {"host": socket.gethostname(), "pid": os.getpid(), "start": start_of(os.getpid())}
+        me = {"host": platform.node(), "pid": os.getpid(), "start": start_of(os.getpid())}
         self.put(f"here/{world.rank}", me)
 
     def put(self, name: str, value: Any) -> None:
@@ -359,7 +357,7 @@ class Notices:
 
     def _is_gone(self, rank: int) -> bool:
         person = self._person(rank)
-        if person is None or person["host"] != socket.gethostname() or person["start"] is None:
+        if person is None or person["host"] != platform.node() or person["start"] is None:
             return False
         return start_of(person["pid"]) != person["start"]
 

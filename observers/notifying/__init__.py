@@ -9,7 +9,6 @@ free again.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import math
@@ -23,6 +22,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from sacristan.configs.packages import missing_package
 from sacristan.configs.shielding import STOP, shielded
@@ -58,8 +58,7 @@ _MAX_TITLE, _MAX_BODY = 200, 4000
 _KINDS = {"info": "info", "success": "success", "warning": "warning", "error": "failure"}
 
 
-@dataclasses.dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message with a title of one line and a level from `info` to `error`; passwords are removed on sending."""
 
     title: str

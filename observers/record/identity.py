@@ -6,8 +6,8 @@ import contextlib
 import getpass
 import logging
 import os
+import platform
 import re
-import socket
 import time
 from collections.abc import Mapping, MutableMapping
 from datetime import UTC, datetime, timedelta
@@ -109,7 +109,7 @@ def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
 def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = False) -> dict[str, Any]:
     """Return this process's lease, as of now; a `beat_interval_s` of 0 means no heartbeats, anonymous no host."""
     return {
-        **({} if is_anonymous else {"host": socket.gethostname()}),
+        **({} if is_anonymous else {"host": platform.node()}),
         "boot_id": _boot_id(),
         "pid_namespace": _pid_namespace(),
         "pid": os.getpid(),

@@ -14,7 +14,7 @@ import re
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sacristan.observers.errors import RecordError
 from sacristan.observers.record.append_file import AppendFile
@@ -23,7 +23,7 @@ from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lines
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(repr=False)
 class Content:
     """The content of a media file.
 
@@ -57,8 +57,7 @@ class Content:
         return len(self.data) + sum(len(image.data) for image in self.images)
 
 
-@dataclasses.dataclass(frozen=True)
-class MediaEntry:
+class MediaEntry(NamedTuple):
     """A logged medium, as observers receive it.
 
     Attributes:
@@ -195,8 +194,7 @@ def _line(entry: MediaEntry, content: Content, time_s: float) -> bytes:
 # ---------------------------------------------------------------------- reading
 
 
-@dataclasses.dataclass(frozen=True)
-class MediaRecord:
+class MediaRecord(NamedTuple):
     """A medium in the record of a run.
 
     Attributes:
