@@ -59,7 +59,6 @@ def _is_queued_again(fields: Mapping[str, str]) -> bool:
 
 
 def _scontrol(*words: str) -> str:
-    """Run scontrol, and return its output."""
     for left in reversed(range(_ATTEMPTS)):
         done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_BOUND_S)
         if done.returncode and left and "contact" in done.stderr:

@@ -398,7 +398,6 @@ def _load_source(config: Map, seed: int, trained: Preparation | None = None, *, 
 
 
 def _collate_of(config: Map) -> Callable[[list], Any] | None:
-    """Return the configured function that makes a batch of samples; None without one."""
     if config.collate is None:
         if config.collate_options:
             raise DataError(
@@ -425,7 +424,6 @@ def print_stats(name: str, stats: dict[str, Any]) -> None:
 
 
 def _print_balance(stats: dict[str, Any]) -> None:
-    """Print the number of samples of each class, where there are classes."""
     splits = list(stats["splits"].values())
     if all("classes" in row for row in splits):
         balance = [[name, *(row["classes"][k] for row in splits)] for k, name in enumerate(stats["classes"])]

@@ -62,7 +62,8 @@ class PreparedModel(nn.Module):
         self.model = model
         self.is_filled = by.table is not None and by.table.missing == "fill"
         for name in ("mean", "std", "target_mean", "target_std"):
-            self.register_buffer(name, _tensor(getattr(by, name)))
+            values = getattr(by, name)
+            self.register_buffer(name, None if values is None else torch.from_numpy(np.array(values)))
 
     def forward(self, inputs: Tensor) -> Tensor:
         if self.mean is not None and self.std is not None:
@@ -86,10 +87,6 @@ class PreparedModel(nn.Module):
 
 def _float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype == torch.float64 else values
-
-
-def _tensor(values: np.ndarray | None) -> Tensor | None:
-    return None if values is None else torch.from_numpy(np.array(values))
 
 
 def _make_program(model: nn.Module, inputs: Tensor, dims: Mapping[int, str]) -> ExportedProgram:

@@ -228,7 +228,7 @@ class MixedPrecision:
                 self._clip(optimizer)
             return loss
 
-        if starts_from_gradients(optimizer):
+        if _has_two_steps(type(optimizer)):
             clipped()
         optimizer.step(clipped)  # type: ignore[arg-type]  # torch's stubs say float, its optimizers take tensors
         return True
@@ -292,12 +292,8 @@ def recomputes_loss(optimizer: torch.optim.Optimizer) -> bool:
     return _needs_closure(type(optimizer))  # type: ignore[arg-type]  # mypy takes no class for hashable
 
 
-def starts_from_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Return whether an optimizer expects gradients before the closure, like SAM: https://arxiv.org/abs/2010.01412."""
-    return _has_two_steps(type(optimizer))
-
-
 def _has_two_steps(cls: type) -> bool:
+    """Return whether an optimizer expects gradients before the closure, like SAM: https://arxiv.org/abs/2010.01412."""
     return all(callable(getattr(cls, name, None)) for name in ("first_step", "second_step"))
 
 

@@ -133,7 +133,6 @@ def _write_all(texts: dict[Path, str]) -> None:
 
 
 def _read_template(name: str) -> str:
-    """Return the text of a template, by its name."""
     return (files("sacristan.experiments.new") / "templates" / f"{name}.txt").read_text(encoding="utf-8")
 
 

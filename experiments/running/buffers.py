@@ -323,7 +323,6 @@ class MediaBuffer:
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        """Return the number of waiting media."""
         return len(self._waiting)
 
     def add(self, name: str, media: Media, step: int | float | None = None) -> None:

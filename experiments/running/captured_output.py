@@ -313,7 +313,6 @@ class OutputFile:
         """Do nothing: writes are not buffered."""
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._file.fileno()
 
     def seek(self, position: int) -> int:
@@ -329,7 +328,6 @@ class OutputFile:
         return data.decode("utf-8", "replace")
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     @property
@@ -396,7 +394,6 @@ class Spill:
                 _log.warning("captured_out of the run leaves output out (%s); the record has it", error.strerror)
 
     def text(self) -> str:
-        """Return all of it."""
         self._file.seek(0)
         return self._file.read().decode("utf-8", "replace")
 

@@ -70,7 +70,7 @@ def _way_on(folder: Path | None, step: int | None = None, lead: str = "") -> str
     if step is None and (folder is None or not (folder / "checkpoints" / "last.pt").is_file()):
         return ""
     saved = "a state of the training is saved" if step is None else f"the state after step {step} is saved"
-    return f"{lead}{saved}" + ("" if folder is None else f"; resume with: {resume_command(folder)}")
+    return f"{lead}{saved}" + ("" if folder is None else f"; resume with: {_runs_command('resume', folder)}")
 
 
 def format_failure(error: BaseException) -> str:
@@ -101,11 +101,6 @@ def _hide(part: traceback.TracebackException | None, seen: set[int]) -> int:
 
 # The entries of `meta_info` that name what has started a run, unless a person did.
 _STARTERS = ("parent", "queued", "sweep")
-
-
-def resume_command(folder: Path) -> str:
-    """Return the command that resumes the run with this record folder."""
-    return _runs_command("resume", folder)
 
 
 def show_next_steps(run: Any, commands: Collection[str]) -> None:

@@ -68,11 +68,7 @@ class _Request:
 
 
 class Launcher:
-    """Creates the runs of an experiment, recorded to `record_to` without an observer (None: not at all).
-
-    `always` are named configs of every run; `shown_command` and `shown_words` come after `print_config` or
-    `save_config`.
-    """
+    """Creates the runs of an experiment; `always` are named configs of each, `shown_command` that of print_config."""
 
     def __init__(
         self,
@@ -140,7 +136,9 @@ class Launcher:
         }
         if notices is not None:
             run.meta_info["ranks"] = self.world.note
-        self._apply_options(run, options)
+        for option in self._experiment.all_cli_options:
+            if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
+                option.apply(options[option.get_flag()], run)
         if interval_s is not None:
             run.beat_interval = interval_s
         if not (run.unobserved or run.queue_only):  # a queued run may be for a machine that has what this one lacks
@@ -265,12 +263,6 @@ class Launcher:
 
     # ------------------------------------------------------------------ the record
 
-    def _apply_options(self, run: LabRun, options: Mapping[str, Any]) -> None:
-        """Apply the options, except those about where the run is recorded."""
-        for option in self._experiment.all_cli_options:
-            if options.get(option.get_flag()) and option.get_flag() not in _OBSERVING:
-                option.apply(options[option.get_flag()], run)
-
     def _attach_observers(self, run: LabRun) -> None:
         """Attach the observers that the options ask for, or else one for the experiment's folder of runs."""
         if not run.unobserved:
@@ -324,15 +316,12 @@ def _located(name: str) -> str:
 
 def _meta_of(request: _Request, options: Mapping[str, Any], recorded_names: Sequence[str]) -> dict[str, Any]:
     """Return the recorded form of a call: its command, options and named configs."""
+    observing = {flag: value for flag, value in options.items() if flag in _OBSERVING and isinstance(value, str)}
     return {
         "command": request.command,
-        "options": {**options, **{flag: _redacted(value) for flag, value in options.items() if flag in _OBSERVING}},
+        "options": {**options, **{flag: redact(value) for flag, value in observing.items()}},
         "named_configs": [*recorded_names, *request.named_configs],
     }
-
-
-def _redacted(value: Any) -> Any:
-    return redact(value) if isinstance(value, str) else value
 
 
 def _quieten_torch() -> None:

@@ -76,7 +76,6 @@ class Sampler:
         self._thread = threading.Thread(target=self._run, name="sacristan-system-metrics", daemon=True)
 
     def start(self) -> None:
-        """Start sampling."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -109,7 +109,6 @@ class Trial:
         return json.loads(answer) if answer else {}
 
     def leave(self) -> None:
-        """Stop reporting."""
         line, self._line = self._line, None
         if line is not None:
             with contextlib.suppress(OSError):

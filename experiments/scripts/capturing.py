@@ -79,9 +79,8 @@ class Capture:
 
     All methods may be called at any time, from any thread, and raise nothing but what ends a trial of a sweep. `also`
     are libraries that do their own work, too, although they would reach a server; see `lets`. `before_first_log` is
-    called before the first point. `jobs` begins a run for each job that the script starts. A run of an experiment,
-    which a library logs in as well, makes it a guest (`is_guest`). `stood_in` are libraries that a module stands in
-    for.
+    called before the first point, and `jobs` begins a run for each job that the script starts. A run of an experiment,
+    which a library logs in as well, makes it a guest (`is_guest`). A module stands in for those in `stood_in`.
 
     `quick` has, by library and call, while no other library logs and all is passed on at once, where to note step and
     value of a number by name, and the function that logs them. It is for calls that take microseconds.

@@ -194,7 +194,6 @@ class Callbacks:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Resume from the value of `state_dict`."""
         names = list(self.state_dict())
         if sorted(state) != sorted(names):
             raise CheckpointError(
@@ -210,18 +209,12 @@ def _stream_of(callback: Callback) -> contextlib.AbstractContextManager[None]:
 
 
 class Averaging(Callback):
-    """Averages the weights of the model during a training; validations measure the average.
+    """Averages the weights of the model; from the epoch `start` on, validations measure, and keep, the average.
 
-    From the epoch `start` on, validations measure the average, and the best one is kept as the best weights. States of
-    the training hold model and average. `fit` adds an `Averaging` if `average` is set. Parameters of the loss or the
-    task are not averaged.
-
-    Args:
-        kind: `ema`: exponentially, after every step, with the statistics of normalisation layers. `swa`: the mean of
-            the weights at the end of each epoch (Izmailov et al. 2018, https://arxiv.org/abs/1803.05407), for which a
-            pass through the training data recomputes the statistics of batch normalisation.
-        decay: Of `ema`: share of the average that stays after a step.
-        start: First epoch of the average.
+    States of the training hold model and average. Parameters of the loss or the task are not averaged. `ema` averages
+    exponentially, after every step, of which the share `decay` stays, with the statistics of normalisation layers.
+    `swa` is the mean of the weights at the end of each epoch (https://arxiv.org/abs/1803.05407), for which a pass
+    through the training data recomputes the statistics of batch normalisation.
     """
 
     def __init__(self, kind: str, decay: float, start: int) -> None:

@@ -308,14 +308,10 @@ def _passed(
             if meter is not None:
                 meter.update(model, batch, amp)
             if predicts:
-                outputs.append(_predicted(model, batch, task, amp))
+                with amp.autocast():
+                    parts = task.predict(model, batch)
+                outputs.append({name: part.cpu() for name, part in parts.items()})
     return _computed(meter, ranks), _joined(outputs, ranks)
-
-
-def _predicted(model: nn.Module, batch: Any, task: Task, amp: MixedPrecision) -> dict[str, Tensor]:
-    with amp.autocast():
-        parts = task.predict(model, batch)
-    return {name: part.cpu() for name, part in parts.items()}
 
 
 def _computed(meter: Meter | None, ranks: Ranks) -> dict[str, float]:

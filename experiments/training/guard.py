@@ -141,9 +141,7 @@ class NonFiniteGuard:
     """Fails a training whose losses or weights are not finite, and has the step at fault written as a bundle.
 
     Losses are checked where they are fetched anyway: when they are logged, at the end of an epoch, and before a state
-    is saved. Those since the last check stay on the device until then, one for each step, so no step waits for it.
-
-    With `ignore`, nothing raises. `recovery` is the callback of `skip` and `rollback`.
+    is saved. Those since the last check stay on the device until then, so no step waits. With `ignore`, nothing raises.
     """
 
     def __init__(

@@ -387,11 +387,7 @@ def _way_to_keep_losses(trainer: Trainer) -> Callable[[Tensor], float | Tensor]:
         return Tensor.item
     # Of a compiled model, the next step may write where the loss lies.
     is_compiled = any(hasattr(part, "_orig_mod") for part in trainer.task.modules(trainer.model))
-    return _detached_copy if is_compiled else Tensor.detach
-
-
-def _detached_copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().clone()
+    return (lambda loss: loss.detach().clone()) if is_compiled else Tensor.detach
 
 
 def steps_per_epoch(batches: Batches, accumulate: int = 1) -> int:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 class Meter(Protocol):
-    """Takes batches, and returns metrics over all of them.
-
-    A meter with a method `merge(ranks)`, called by all ranks before `compute`, also works with several processes; see
-    `check_merges`.
-    """
+    """Takes batches, and returns metrics over all; with a method `merge(ranks)` also of several processes."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -134,7 +130,6 @@ class OfLoss:
         self._terms.merge(ranks)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name; empty if there was no batch."""
         metrics = {**self._metrics.compute(), **self._terms.compute()}
         if metrics and self._loss.measures is not None:
             metrics |= self._loss.measures.compute()
@@ -149,7 +144,6 @@ class OfTask:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the metrics, as far as they are known."""
         return tuple(dict.fromkeys(name for part in self._parts for name in part.names))
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
@@ -158,12 +152,10 @@ class OfTask:
             part.update(once, batch, amp)
 
     def merge(self, ranks: Ranks) -> None:
-        """Add the measurements of the other ranks."""
         for part in self._parts:
             part.merge(ranks)
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics by name; empty if there was no batch."""
         return {name: value for part in self._parts for name, value in part.compute().items()}
 
 

@@ -214,7 +214,6 @@ def _as_module(value: Any, kind: Any, entry: str) -> types.ModuleType:
 
 
 def _as_callable(value: Any, kind: Any, entry: str) -> Any:
-    """Return a class or function, given itself or by its dotted name."""
     if isinstance(value, str) and is_dotted_path(value):
         value = import_object(value, entry)
     if (get_origin(kind) or kind) is type:

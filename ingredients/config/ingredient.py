@@ -50,7 +50,6 @@ class ConfigHook:
         return ConfigHook(self.function, ingredient, path)
 
     def __call__(self, config: dict, command_name: str, logger: Any) -> dict | None:
-        """Return the changes to the entries of the ingredient."""
         self.changed = []
         received = MutableMap(config)
         returned = self.function(received, command_name, logger)
@@ -147,7 +146,6 @@ class MapSignature(Signature):
 
 
 def _as_map(value: Any) -> Any:
-    """Return a value of the config as captured functions receive it."""
     return value if isinstance(value, MutableMap) and not SETTINGS.CONFIG.READ_ONLY_CONFIG else freeze(value)
 
 
@@ -176,7 +174,6 @@ class LabFunctions(sacred.Ingredient):
 
     @functools.cached_property
     def checks(self) -> list[Callable[[Map], None]]:
-        """Functions added by `check`."""
         return []
 
     def check(self, function: Callable[[Map], None]) -> Callable[[Map], None]:
@@ -186,7 +183,6 @@ class LabFunctions(sacred.Ingredient):
 
     @functools.cached_property
     def added_sources(self) -> list[Path]:
-        """Files added by `add_source_file`."""
         return []
 
     def add_source_file(self, filename: str | Path) -> None:
@@ -344,7 +340,6 @@ class Ingredient(LabFunctions):
         return twin
 
     def _copy_functions(self, twin: Ingredient) -> None:
-        """Give a twin copies of the captured functions."""
         modules: dict[int, dict] = {}
         for captured in self.captured_functions:
             # Sacred keeps a captured function's state on the function, so the twin needs functions of its own.

@@ -209,7 +209,6 @@ class _NotedEntries(DogmaticDict):
         super().__setitem__(key, value)
 
     def take_over(self, key: str, value: Any) -> None:
-        """Set an entry that was computed before."""
         super().__setitem__(key, value)
 
 

@@ -41,7 +41,6 @@ def read_scope(function: Callable) -> ScopeSource:
 
 
 def _arguments(function: Callable) -> list[str]:
-    """Return the names of the entries that a scope reads."""
     parameters = inspect.signature(function).parameters
     for name, parameter in parameters.items():
         if parameter.default is not parameter.empty or parameter.kind in (

@@ -223,7 +223,6 @@ def _check_sizes(config: Mapping[str, Any], num_train: int, ranks: Ranks) -> Non
 def _options(
     prepared: Prepared, split: str, config: Mapping[str, Any], seed: int, device: torch.device, ranks: Ranks
 ) -> dict[str, Any]:
-    """Return the options of `Batches` for a split."""
     training = split == "train"
     options: dict[str, Any] = {"seed": seed, "shuffle": training, "drop_last": training and config["drop_last"]}
     options |= {"ranks": ranks, "least": ranks.size if training else 1}
@@ -233,7 +232,6 @@ def _options(
 
 
 def _order_options(prepared: Prepared, config: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the options about the order of the training part."""
     options = {"epoch_samples": config["epoch_samples"]}
     if (config["sampler"] is not None or config["shuffle_buffer"]) and not prepared.is_stream:
         options["order"] = make_order(prepared, config, seed)

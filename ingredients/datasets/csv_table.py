@@ -168,7 +168,6 @@ def _inputs(frame: pandas.DataFrame, targets: set[str], settings: SourceSettings
 
 
 def _chosen(frame: pandas.DataFrame, columns: list[str] | None, targets: set[str], path: Path) -> pandas.DataFrame:
-    """Return the configured input columns; all without a choice."""
     if columns is None:
         return frame
     if any(name not in frame.columns for name in columns):

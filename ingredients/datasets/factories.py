@@ -118,7 +118,7 @@ def from_factory(
     """
     if isinstance(made, Source):
         return dataclasses.replace(made, inputs=as_samples(made.inputs, where, dtype)) if made.in_memory else made
-    if _has_collate(made):
+    if isinstance(made, tuple) and _is_pair(made) and callable(made[1]) and not is_dataset(made[1]):
         made, collate = made[0], collate or made[1]
     parts = _parts(made, where)
     if any(map(is_stream, parts.values())):
@@ -134,24 +134,19 @@ def from_factory(
     return dataclasses.replace(source, split_values=attribute_of(list(datasets.values()), split_column))
 
 
-def _has_collate(made: Any) -> bool:
-    """Return whether a factory returned (data, collate function)."""
-    return _is_pair(made) and isinstance(made, tuple) and callable(made[1]) and not is_dataset(made[1])
-
-
 def _parts(made: Any, where: str) -> dict[int | None, Any]:
     """Return the result of a factory by the code of its part; None stands for a whole that the lab splits."""
     if isinstance(made, Mapping) and (made.keys() & PARTS.keys() or any(map(_is_container, made.values()))):
         if "train" not in made or made.keys() - PARTS.keys():
             raise DataError(f"{where}: got parts {sorted(made)}, expected train and, optionally, val and test")
         return {PARTS[word]: part for word, part in made.items()}
-    if isinstance(made, tuple) and 2 <= len(made) <= 3 and all(map(_is_dataset_alone, made)):
+    if (
+        isinstance(made, tuple)
+        and 2 <= len(made) <= 3
+        and all(is_dataset(part) and not isinstance(part, list) for part in made)
+    ):
         return dict(zip((TRAIN, VAL, TEST), made, strict=False))
     return {None: made}
-
-
-def _is_dataset_alone(part: Any) -> bool:
-    return is_dataset(part) and not isinstance(part, list)
 
 
 def _is_container(value: Any) -> bool:
@@ -160,11 +155,10 @@ def _is_container(value: Any) -> bool:
 
 def _is_pair_of_arrays(part: Any) -> bool:
     """Return whether a part is (inputs, targets), each a single array."""
-    return _is_pair(part) and not any(map(_is_structure, part))
-
-
-def _is_structure(item: Any) -> bool:
-    return isinstance(item, Mapping) or (isinstance(item, tuple) and array_structure(item, "") is not None)
+    return _is_pair(part) and not any(
+        isinstance(item, Mapping) or (isinstance(item, tuple) and array_structure(item, "") is not None)
+        for item in part
+    )
 
 
 def _dataset(part: Any, where: str) -> Any:

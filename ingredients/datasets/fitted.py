@@ -43,16 +43,13 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 class TableColumns:
     """The input columns of a table and their encoding, fitted on training data.
 
-    Attributes:
-        categories: Values, as text, of each categorical column; "" stands for a missing value.
-        chosen: Whether the config chose the columns, so that other tables may have more.
-        encoding: `one_hot` makes an input of 0 or 1 of each value. `codes` makes an integer of a category, for models
-            with embeddings: value k of N has the code k + 1, an unknown value 0.
-        missing: `refuse` rejects missing values. `fill` leaves missing numbers NaN, which preparation fills with the
-            training mean, and makes missing categories a value of their own.
-        gaps: Numeric columns with missing values to fill; each has an extra input that is 1 where the value is missing.
-        verbatim: Whether a category is the text in the file; tables of earlier versions named numbers as such.
-        na_values: Texts that mean a missing value, besides an empty cell.
+    `categories` are the values, as text, of each categorical column; "" stands for a missing value. `encoding`
+    `one_hot` makes an input of 0 or 1 of each; `codes` an integer: value k of N has the code k + 1, an unknown value 0.
+    `missing` `refuse` rejects missing values; `fill` makes missing categories a value of their own, leaves missing
+    numbers NaN, which preparation fills with the training mean, and adds an input that is 1 there for each of the
+    columns in `gaps`. If the columns were `chosen` by the config, other tables may have more. Categories are the text
+    in the file if `verbatim`; tables of earlier versions named numbers as such. `na_values` mean a missing value,
+    besides an empty cell.
     """
 
     columns: tuple[str, ...]
@@ -253,12 +250,8 @@ def _refuse_text(column: pandas.Series, where: str, csv: Mapping[str, Any]) -> N
 class Vocabulary:
     """Codes of words: word k of `words` has the code k + 2, others `UNKNOWN_WORD`; `PADDING` pads texts.
 
-    Attributes:
-        words: Known words, most frequent first; empty before `fitted`.
-        max_words: Maximum number of known words.
-        min_count: Minimum number of occurrences of a known word.
-        max_length: Number of words read from a text, its first ones.
-        lowercase: Whether to convert texts to lower case.
+    `words` are the most frequent ones, up to `max_words` that occur `min_count` times, and empty before `fitted`. Of a
+    text, the first `max_length` words are read.
     """
 
     words: tuple[str, ...] = ()
@@ -274,7 +267,6 @@ class Vocabulary:
 
     @property
     def num_codes(self) -> int:
-        """Number of codes."""
         return len(self.words) + 2
 
     def split(self, text: str) -> list[str]:
@@ -301,12 +293,8 @@ class Preparation:
     """The preparation of a model's training data; other data for the model must be prepared the same way.
 
     Attributes:
-        task: classification, regression, multilabel, segmentation or custom.
-        input_shape: Shape of one input.
-        classes: Names of the classes; empty for regression.
-        class_counts: Training samples of each class or label; empty for regression.
-        features: Names of the input columns, if any.
-        target_names: Names of the target columns, if any.
+        classes, class_counts: Names and training samples of the classes or labels; empty for regression.
+        features, target_names: Names of the input and target columns, if any.
         mean, std: Mean and deviation of the inputs, shaped to broadcast with one input; None if inputs are not
             normalised. float64 if float32 would lose digits of the inputs, which are then normalised in float64.
         target_mean, target_std: The same for regression targets (outputs,).
@@ -314,8 +302,6 @@ class Preparation:
         image_size: Height and width that images of a folder were resized to, pixels; None keeps their size.
         split: The split whose training part it was fitted on.
         dtype: Type of the inputs: float32, or int64 for integers, which are not normalised.
-        table: Encoding of the columns of a table.
-        vocabulary: Codes of the words of texts.
         csv: Arguments of `pandas.read_csv` that the data were read with.
     """
 

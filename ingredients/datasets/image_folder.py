@@ -193,10 +193,8 @@ class ImageFolder:
 
     Items are (image, label): float32 (channels, height, width) from 0 to 1, and an int, -1 without classes. Images keep
     their size if `image_size` is None, and are read in grey if all are. With `known_classes`, images outside of folders
-    of these classes have no class.
-
-    `names` are the paths of `files` below the root. `classes` and `targets` (images,) are None without classes, `part`
-    (the code of each image's part) without folders for parts. `are_bytes` allows calls of `bytes_at`.
+    of these classes have no class. `names` are paths below the root; `classes` and `targets` (images,) are None without
+    classes, and `part`, the code of each image's part, without folders for parts.
     """
 
     def __init__(

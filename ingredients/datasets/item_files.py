@@ -142,7 +142,6 @@ def _from_rows(tables: Mapping[int | None, Any], where: str, settings: SourceSet
 
 
 def _chosen_columns(names: list[str], where: str, settings: SourceSettings) -> tuple[list[str], str | None]:
-    """Return the input columns and the target column of a table."""
     chosen = as_list(settings.columns)
     for setting, wanted in (("data.target", as_list(settings.key)), ("data.columns", chosen)):
         if wanted and not set(wanted) <= set(names):
@@ -178,7 +177,6 @@ def _is_arrow(table: Any) -> bool:
 
 
 def _arrow(table: Any) -> Any:
-    """Return a table as a `pyarrow.Table`."""
     return table if _is_arrow(table) else table.with_format("arrow")[:]
 
 
@@ -223,16 +221,13 @@ class TarShards:
                 self._samples.append((number, key, members))
                 total.update(repr((file.name, key, [(name, size) for name, (_, size) in members.items()])).encode())
         self.shards = np.array([number for number, _, _ in self._samples], np.int64)
-        self._check_fields()
+        for name, (_, key, members) in itertools.product(self.fields or (), self._samples):
+            if name not in members:
+                raise DataError(f"data.columns: the sample {key} has no member .{name}; it has {', '.join(members)}")
         if self._samples and all("cls" in members for _, _, members in self._samples):
             self.targets = [self._field(number, key, "cls", *members["cls"]) for number, key, members in self._samples]
             total.update(repr(self.targets).encode())
         self.fingerprint = total.hexdigest()
-
-    def _check_fields(self) -> None:
-        for name, (_, key, members) in itertools.product(self.fields or (), self._samples):
-            if name not in members:
-                raise DataError(f"data.columns: the sample {key} has no member .{name}; it has {', '.join(members)}")
 
     def __len__(self) -> int:
         return len(self._samples)

@@ -67,7 +67,7 @@ class LoaderBatches(Batches):
         self.device = device
         self.num_workers = num_workers
         self._reader = dataset if hasattr(dataset, "read") else _ItemByItem(dataset)
-        self._finish: Callable[[Any], Any] = getattr(dataset, "finisher", _keep_on)(device)
+        self._finish: Callable[[Any], Any] = getattr(dataset, "finisher", lambda _: _as_it_is)(device)
         self._sampler = _EpochSampler()
         # The loader would draw the base seed of its workers from the global generator.
         self._workers_stream = torch.Generator()
@@ -268,10 +268,6 @@ class StructuredSplit:
                 items.append(self.samples[index])
         with global_stream(self.seed, "collate", epoch, number):
             return collated(self.collate or stack, items)
-
-
-def _keep_on(device: torch.device) -> Callable[[Any], Any]:
-    return _as_it_is
 
 
 def _as_it_is(batch: Any) -> Any:

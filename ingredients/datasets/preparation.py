@@ -39,14 +39,10 @@ class Prepared:
         targets: int64 (samples,) for classification, int16 (samples, *places) for segmentation, else float32 (samples,
             outputs), normalised for regression. For `custom` int64 labels (samples,), 0 without labels.
         indices: Indices of the samples of `train`, `val` and `test`.
-        preparation: The fitted preparation, which checkpoints keep.
         fingerprint: SHA-256 of the content, before splitting and normalising.
         names: Name of each sample: its file, or its position (an int) in the source or in its part.
         has_targets: Whether there are targets; otherwise `targets` is -1, and NaN for regression.
-        collate: Function that makes a batch of samples of any structure; None stacks them.
-        lengths: Lengths of sequences (samples,), or None.
-        weights: Sampling weights (samples,), or None.
-        shards: Number of the file that holds each sample (samples,), or None.
+        lengths, weights, shards: Length, sampling weight and number of the file of each sample (samples,), or None.
     """
 
     inputs: Any
@@ -72,7 +68,6 @@ class Prepared:
 
     @property
     def is_stream(self) -> bool:
-        """True if samples can only be iterated."""
         return isinstance(self.inputs, Streams)
 
     def stream(self, split: str) -> Stream:
@@ -80,7 +75,6 @@ class Prepared:
         return self.inputs.parts.get(SPLITS.index(split), Stream((), 0))
 
     def num_samples(self, split: str) -> int:
-        """Return the number of samples in a split."""
         return self.stream(split).length or 0 if self.is_stream else len(self.indices[split])
 
 

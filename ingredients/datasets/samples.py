@@ -324,22 +324,9 @@ def subset(dataset: Any, indices: np.ndarray) -> Any:
 class SourceSettings:
     """The settings that readers of data get; `data.*` in the config documents those with the same name.
 
-    Attributes:
-        path: File or folder to read, as the user wrote it.
-        target: Target column or columns; None leaves the choice to the reader.
-        columns: Columns to read as inputs; None reads all but the target.
-        categorical, encoding, missing, na_values: How to encode the columns of a table, see `TableColumns`.
-        split: SplitRule of the split, which may name a column to read.
-        dtype: Type of the inputs: `float32`, or `int64` for integers.
-        options: Arguments of the factory or the class that makes the data.
-        image_size: Height and width to resize images to, pixels; None keeps their size.
-        task: The task, or `auto` to infer it from the targets.
-        collate: Function that makes a batch of samples of any structure.
-        weights: Column, array, key or attribute with the sampling weights.
-        seed: Seed of the experiment; factories that use the global generators draw from its stream `factory`.
-        trained: Preparation of a trained model. Its columns, categories, vocabulary, type, task and rule of
-            the split override the settings above; its arguments of `read_csv` hold where none are given.
-        needs_targets: Whether every sample must have a target.
+    With a `trained` preparation, its columns, categories, vocabulary, type, task and rule of the split override these;
+    its arguments of `read_csv` hold where none are given. Factories that use the global generators draw from the stream
+    `factory` of `seed`. `collate` makes a batch of samples of any structure.
     """
 
     name: str
@@ -381,7 +368,6 @@ class SourceSettings:
 
     @property
     def rule(self) -> SplitRule:
-        """The rule of the split."""
         return SplitRule.parse(self.split)
 
     @property

@@ -58,11 +58,7 @@ _MAX_COUNTED = 1_000_000
 
 
 def _read_npz(path: Path, settings: SourceSettings) -> Source:
-    """Read the arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, `y_test`, or others with similar names.
-
-    `settings.weights` names weights (samples,) of all or the training part. To predict, `x` or `x_test` may stand
-    alone.
-    """
+    """Read `x` and `y`, or `x_train` and so on, and weights (samples,); to predict, `x` or `x_test` may stand alone."""
     arrays = _load_arrays(path)
     source = _source_of(arrays, path, needs_targets=settings.needs_targets, dtype=settings.dtype)
     source = dataclasses.replace(source, split_values=_split_values(arrays, source, settings))
@@ -151,7 +147,6 @@ def _labels_of(images: Path, *, needs_targets: bool) -> np.ndarray | None:
 
 
 def _read_idx_array(path: Path) -> np.ndarray:
-    """Return the array of one IDX file."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:

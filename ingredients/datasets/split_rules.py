@@ -243,9 +243,8 @@ def _dealt(
     """Assign groups to bins so that every bin gets about its share of the samples, and of every class.
 
     `codes` and `labels` are the group and class of each sample, and the result is its bin, all (samples,). The first
-    bin gets at least `num_first` groups, the others at least one. Each group goes to the bin that lacks its samples
-    most. Of several random orders of the groups, the best counts. All arithmetic is on integers: every machine gets the
-    same.
+    bin gets at least `num_first` groups, the others one. Each group goes to the bin that lacks its samples most; the
+    best of several random orders counts. All arithmetic is on integers, so every machine gets the same bins.
     """
     groups, codes = np.unique(codes, return_inverse=True)
     classes, labels = np.unique(labels, return_inverse=True)

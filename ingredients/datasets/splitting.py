@@ -35,11 +35,7 @@ def by_name(parts: Mapping[int | None, Any]) -> Any:
 
 
 def files_by_part(path: Path, pattern: str, kind: str) -> dict[int | None, list[Path]]:
-    """Return the sorted files of a folder, searched recursively, or a single file, by the code of their part.
-
-    A part is a folder `train`, `val` or `test`, or the first word of a name (`train-0.tar`): all files have one, or
-    none.
-    """
+    """Return the sorted files below a path by the code of their part: `train` and so on as folder or first word."""
     files = [path] if path.is_file() else sorted(path.rglob(pattern))
     if not files:
         raise DataError(f"data.path: {path} has no {kind} files in it; expected files like train-0{pattern[1:]}")
@@ -71,13 +67,8 @@ def _other_split(difference: str, remedy: str, ingredient: str) -> DataError:
 class Split:
     """The drawing and splitting of data: enough to repeat a split, and to compare it with another.
 
-    Attributes:
-        seed: Seed of the streams `factory`, `limit` and `statistics`.
-        split_seed: Seed of the stream `split`.
-        limit, val_fraction, test_fraction, stratify, split, fold: As in the config of the data ingredient.
-        data: SHA-256 of the content; None if unknown.
-        digest: SHA-256 of the sample indices of each part; None if unknown.
-        ingredient: The ingredient that has these settings.
+    `seed` is that of the streams `factory`, `limit` and `statistics`, `split_seed` of the stream `split`. `data` and
+    `digest` are the SHA-256 of the content and of the sample indices of each part; None if unknown.
     """
 
     seed: int
@@ -106,7 +97,6 @@ class Split:
 
     @property
     def limit_seed(self) -> int:
-        """Seed of the stream `limit`."""
         return self.seed if self.fold is None else self.split_seed
 
     def differing(self, config: Mapping[str, Any]) -> list[str]:

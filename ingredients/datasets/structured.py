@@ -35,7 +35,6 @@ class ArrayStructure:
 
     @property
     def nbytes(self) -> int:
-        """Size of all arrays, bytes."""
         return sum(array.nbytes for array in _leaves(self.arrays))
 
     def rows_at(self, indices: np.ndarray) -> ArrayStructure:

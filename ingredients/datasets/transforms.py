@@ -119,8 +119,7 @@ def random_resized_crop(
 ) -> Pair:
     """Crop a random part of the image and resize it to height and width `size`, bilinear without antialiasing.
 
-    `scale` is the range of the share of the area, `ratio` that of width to height. A crop ends at the border. Source:
-    Szegedy et al., https://arxiv.org/abs/1409.4842
+    `scale` is the range of the share of the area, `ratio` that of width to height (https://arxiv.org/abs/1409.4842).
     """
     images = batch[0]
     height, width = images.shape[-2:]

@@ -74,7 +74,6 @@ class Probe:
 
     @property
     def is_attached(self) -> bool:
-        """True if the hooks are attached."""
         return bool(self._handles)
 
     def attach(self) -> None:
@@ -88,7 +87,6 @@ class Probe:
             self._handles.append(module.register_forward_hook(self._on_output(name)))
 
     def detach(self) -> None:
-        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -40,7 +40,6 @@ class Profiled:
 
     @property
     def total(self) -> float:
-        """Seconds of all phases."""
         return sum(self.seconds.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -50,7 +49,6 @@ class Profiled:
         return {"steps": self.steps, "ms_per_step": per_step, "share": shares}
 
     def __str__(self) -> str:
-        """Return the profile as two tables."""
         lines = [f"{'phase':<12}{'ms a step':>11}{'share':>8}"]
         for phase, seconds in self.seconds.items():
             lines.append(f"{phase:<12}{1e3 * seconds / self.steps:>11.3f}{seconds / max(self.total, 1e-12):>8.1%}")
@@ -86,7 +84,6 @@ class StepProfile:
         self._enter("data")
 
     def next_step(self) -> None:
-        """Record the end of a step."""
         self._steps += 1
         self._enter("data")
 
@@ -95,7 +92,6 @@ class StepProfile:
         self._enter("rest")
 
     def end(self) -> Profiled:
-        """Stop timing, and return the result."""
         self._enter(None)
         profiler = self._profiler
         self.close()

@@ -209,11 +209,7 @@ def _class_weights(loss: Loss) -> list[float] | None:
 def build_loss(
     name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device | str
 ) -> Loss:
-    """Build a loss: one of `LOSSES`, a dotted path to a class, or None for the default of the task.
-
-    Lists in `options` become tensors where the class takes them; `class_weights` are None, `balanced`, or a weight per
-    class.
-    """
+    """Build one of `LOSSES`, a class by dotted path, or None's default; lists in `options` may become tensors."""
     name = _DEFAULTS.get(data.task) if name is None else name
     if name is None:
         raise LossError(

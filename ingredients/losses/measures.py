@@ -20,11 +20,7 @@ _HELD_BACK, _MOST_NUMBERS = 50, 2**24
 
 
 class Measures:
-    """Metrics over a pass through data: of probabilities and targets, or of values in their own unit.
-
-    They are updated on `held_back` batches at once, by default 1 on the CPU and 50 elsewhere: many synchronise each
-    time.
-    """
+    """Metrics over a pass through data, updated on `held_back` batches at once: many synchronise each time."""
 
     def __init__(
         self, metrics: Mapping[str, Any], loss: Any, classes: tuple[str, ...], held_back: int | None = None
@@ -37,14 +33,12 @@ class Measures:
         self._found: dict[str, Tensor] = {}
 
     def reset(self) -> None:
-        """Discard all measurements."""
         self._pending.clear()
         for metric in self.metrics.values():
             metric.reset()
 
     @torch.no_grad()
     def update(self, outputs: Tensor, targets: Tensor) -> None:
-        """Add a batch."""
         held_back = self._held_back or (1 if outputs.device.type == "cpu" else _HELD_BACK)
         # The next replay of a CUDA graph (model.compile=reduce-overhead) overwrites the outputs.
         self._pending.append((outputs.detach() if held_back == 1 else outputs.detach().clone(), targets))
@@ -53,7 +47,6 @@ class Measures:
 
     @torch.no_grad()
     def _measure(self) -> None:
-        """Measure the batches that were held back."""
         pending, self._pending = self._pending, []
         for outputs, targets in pending:
             self._measure_batch(outputs, targets)
@@ -105,7 +98,6 @@ class Measures:
         return {name: "max" if higher else "min" for name, higher in better.items() if higher is not None}
 
     def clone(self) -> Measures:
-        """Return the same metrics without measurements."""
         copied = {name: metric.clone() for name, metric in self.metrics.items()}
         fresh = Measures(copied, self._loss, self.classes, self._held_back)
         fresh.reset()
@@ -113,11 +105,9 @@ class Measures:
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing has been measured since the last `reset`."""
         return not self._pending and not any(metric.update_count for metric in self.metrics.values())
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the measurements so far."""
         self._measure()
         return {
             name: {"count": metric.update_count, "state": dict(metric.metric_state)}
@@ -125,7 +115,6 @@ class Measures:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the measurements in the result of `state_dict`."""
         for name, metric in self.metrics.items():
             for key, value in state[name]["state"].items():
                 there = metric.device
@@ -141,7 +130,6 @@ def build_measures(use: Mapping[str, Any], loss: Any, classes: tuple[str, ...], 
 
 
 def _build(name: str, entry: Any, loss: Any) -> Any:
-    """Build one metric of `metrics.use`."""
     options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
     kind = options.pop("name", None)
     if not isinstance(kind, str):

@@ -144,8 +144,7 @@ class BinaryFocalLoss(nn.Module):
     """Focal loss for labels: outputs (B, 1) with targets (B,) of 0 and 1, or both (B, K) -> scalar.
 
     The mean or `sum` of -alpha_t (1 - p_t)^gamma log p_t, where p_t is the probability of the true label, and alpha_t
-    is alpha for a 1 and 1 - alpha for a 0; None weights both equally. Source: Lin et al.,
-    https://arxiv.org/abs/1708.02002
+    is alpha for a 1 and 1 - alpha for a 0; None weights both equally. Source: https://arxiv.org/abs/1708.02002
     """
 
     def __init__(self, gamma: float = 2.0, alpha: float | None = None, reduction: str = "mean") -> None:

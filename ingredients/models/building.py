@@ -206,7 +206,7 @@ def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mappin
     drawn: set[int] = set()
     for name, module in model.named_modules():
         number = next((n for n, rule in enumerate(rules) if matches(plain_name(name), [rule.match])), None)
-        if number is None or not _has_weights(module):
+        if number is None or not isinstance(module, (*_LINEAR, *_EMBEDDINGS, *_RECURRENT, nn.MultiheadAttention)):
             continue
         used.add(number)
         rule = rules[number]
@@ -222,10 +222,6 @@ def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mappin
             f"model.init: {rules[number].match!r} matches no layer whose weights can be drawn, or only those of entries"
             " before it; remove it, or put it first"
         )
-
-
-def _has_weights(module: nn.Module) -> bool:
-    return isinstance(module, (*_LINEAR, *_EMBEDDINGS, *_RECURRENT, nn.MultiheadAttention))
 
 
 def _draw(module: nn.Module, draw: Callable[[Tensor], Any], forget_bias: float) -> None:
@@ -310,7 +306,6 @@ class WeightsReport:
         return "\n  ".join([first, *self.differences()])
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report for the info of a run."""
         reshaped = [{"name": name, "there": there, "here": here} for name, (there, here) in self.reshaped.items()]
         lists = {"loaded": self.loaded, "missing": self.missing, "unexpected": self.unexpected}
         return {**{name: list(names) for name, names in lists.items()}, "reshaped": reshaped}

@@ -102,7 +102,8 @@ def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
     seen: set[int] = set()
 
     def walk(name: str, module: nn.Module, *, is_root: bool = False) -> None:
-        if is_root or isinstance(module, _CHAINS) or _holds_list(module):
+        holds_list = any(isinstance(other, nn.ModuleList) for other in module.modules())
+        if is_root or isinstance(module, _CHAINS) or holds_list:
             beside.extend(_new_names(name, module, seen, recurse=False))
             for child_name, child in module.named_children():
                 walk(f"{name}.{child_name}".lstrip("."), child)
@@ -119,10 +120,6 @@ def layers_of(model: nn.Module) -> list[tuple[str, list[str]]]:
         return [("", beside)] if beside else []
     layers[0][1][:0] = beside
     return layers
-
-
-def _holds_list(module: nn.Module) -> bool:
-    return any(isinstance(other, nn.ModuleList) for other in module.modules())
 
 
 def _new_names(prefix: str, module: nn.Module, seen: set[int], *, recurse: bool) -> list[str]:

@@ -129,8 +129,8 @@ def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 def _overruns_buffers(module: nn.Conv2d) -> bool:
     """Return True for convolutions that corrupt memory on CPUs with AVX2 if their inputs are channels-last.
 
-    In the backward pass of strided 1x1 ones, oneDNN (in PyTorch 2.13) writes past the end of a buffer, unless the input
-    channels are a multiple of 8.
+    In the backward pass of strided 1x1 ones whose channels are no multiple of 8, oneDNN (in PyTorch 2.13) writes too
+    far.
     """
     is_pointwise = module.kernel_size == (1, 1) and module.stride != (1, 1)
     return is_pointwise and module.in_channels // module.groups % 8 != 0

@@ -177,8 +177,7 @@ def current() -> Ranks:
 def join(notices: Notices, options: Mapping[str, Any]) -> Ranks:
     """Join the other ranks, which all call this; `current` returns them from now on. RankError after `timeout_s`.
 
-    A process that ends without `leave`, or is interrupted in here, leaves when Python ends, or torch's threads would
-    abort it.
+    A process that does not call `leave` leaves when Python ends, before torch's threads would abort it.
     """
     global _current
     import torch.distributed as dist

@@ -39,18 +39,12 @@ _MAX_BYTES, MAX_TEXT = 2**16, 200
 
 @dataclasses.dataclass(frozen=True)
 class Move:
-    """A move of an alias from one version to another.
+    """A move of an alias from one version to another, number 1 being its first.
 
-    Attributes:
-        alias: The alias.
-        number: 1 for its first move.
-        version, digest: The version that it names from then on; None if it was removed. A move that came from another
-            store, to a version that this one lacks, has a digest alone.
-        was: The number of the version that it named before; None if there was none.
-        by: The user who moved it.
-        via: How the name of the user is known: `board`, `token` or `proxy`; empty for the user of a process.
-        run: The uid of the run whose code moved it; None if no run did.
-        time: When, in UTC, in ISO 8601.
+    `version` and `digest` are those that it names from then on, None if it was removed; one from another store, to a
+    version that this one lacks, has a digest alone. `was` is the number before, or None. `via` says how the user `by`
+    is known: `board`, `token` or `proxy`, empty for the user of a process. `run` is the uid of the run whose code moved
+    it.
     """
 
     alias: str
@@ -87,7 +81,6 @@ class Move:
         return f"{self.alias}.{self.number}"
 
     def document(self) -> dict[str, Any]:
-        """Return it as JSON."""
         return dataclasses.asdict(self)
 
     def __str__(self) -> str:
@@ -276,7 +269,6 @@ class AliasMoves:
 
     @staticmethod
     def path(folder: Path, key: str) -> Path:
-        """Return the path of a move in the folder of an artifact."""
         return folder / "aliases" / f"{key}.json"
 
     def add(self, move: Move) -> bool:

@@ -114,7 +114,6 @@ class Incoming:
         return path
 
     def flush(self) -> None:
-        """Wait until all new contents are on the disk."""
         for path in self._taken.values():
             with path.open("rb") as stream:
                 sync_file(stream.fileno())

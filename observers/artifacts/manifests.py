@@ -46,7 +46,6 @@ class Manifests:
         self._digests: dict[tuple, str] = {}
 
     def names(self) -> list[str]:
-        """Return the names of all artifacts, sorted."""
         try:
             return sorted(entry.name for entry in os.scandir(self.home) if self.numbers(entry.name))
         except OSError:

@@ -203,7 +203,7 @@ class FileObserver(SacredsInterface):
 
     def _queued_beside(self, first: Recording | None) -> Path | None:
         """Return this observer's record of the queued run that another observer starts."""
-        if first is None or not first.was_queued or first.is_resumed:
+        if first is None or "queue_time" not in first.run.entry or first.is_resumed:
             return None
         return folder_of(Path(self.basedir), first.uid)
 

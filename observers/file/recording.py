@@ -82,12 +82,10 @@ class Recording:
 
     @property
     def uid(self) -> str:
-        """The run's uid."""
         return self.run.entry["uid"]
 
     @property
     def folder(self) -> Path:
-        """The run's folder."""
         return self.journal.folder
 
     @property
@@ -105,11 +103,6 @@ class Recording:
     def is_resumed(self) -> bool:
         """True if the record has an earlier session."""
         return self.run.session is not None
-
-    @property
-    def was_queued(self) -> bool:
-        """True if the run waited in a queue before it started."""
-        return "queue_time" in self.run.entry
 
     @property
     def elapsed_s(self) -> float:
@@ -180,7 +173,6 @@ class Recording:
         self.journal.add_output(text.encode("utf-8", "replace"))
 
     def _write_summary(self) -> None:
-        """Write the summary if it has changed."""
         num_changes = self.journal.points.num_changes
         if num_changes != self._num_changes and self._summary_pace.is_due:
             with self._summary_pace:

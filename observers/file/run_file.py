@@ -95,7 +95,6 @@ class RunFile:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run has ended, in any way."""
         return "stop_time" in self.entry
 
     @property
@@ -114,7 +113,6 @@ class RunFile:
         return self._journal.write(RUN, self.odd.plain("", self.entry, num_levels=MAX_LEVELS))
 
     def update(self, entries: Mapping[str, Any]) -> None:
-        """Merge entries into the content, and write it."""
         self.entry.update(entries)
         self.write()
 
@@ -320,7 +318,6 @@ class LeaseFile:
             self.write()
 
     def write(self) -> None:
-        """Write the lease."""
         self._lock.hold()
         content = lease(self._beat_interval_s, locked=self._lock.is_held, is_anonymous=self._is_anonymous)
         self._journal.write(LEASE, content, durable=False)

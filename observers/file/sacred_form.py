@@ -41,9 +41,8 @@ def plain(value: Any, odd: dict[str, str] | None = None, *, num_levels: int = MA
     Scalars of NumPy, and tensors and arrays without dimensions, become numbers; tuples become lists; classes, functions
     and paths become text. Masked values, and pandas' NA and NaT, become null; of a sparse tensor, indices and values
     are kept. A value that contains itself becomes `{"py/id": LEVEL}` there. Sacred's serializer converts everything
-    else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text.
-
-    `odd` receives the reason for each entry that became text, by its dotted name.
+    else. Passwords in URLs are hidden. This never raises: an entry that cannot be stored becomes text, and `odd`
+    receives the reason by its dotted name.
     """
     return _Form(num_levels, {} if odd is None else odd).of(value)
 

@@ -342,10 +342,9 @@ class Provenance:
 class LabSources:
     """Keeps what a run imports, whenever `look` is called; without a `store`, it keeps no copies.
 
-    `experiment` is what Sacred says about it: `base_dir`, `mainfile`, and the first `sources`. `pairs` has the name of
-    each source, and where its content is kept, relative to the folder of runs `base`; of a name that occurs twice, the
-    last is the newest. `changed` are names whose content differs from the `earlier` sessions, `missing` those whose
-    content could not be kept so far, and why.
+    `pairs` has the name of each source, and where its content is kept, relative to the folder of runs `base`; of a name
+    that occurs twice, the last is the newest. `changed` are names whose content differs from the `earlier` sessions,
+    `missing` those whose content could not be kept so far, and why.
     """
 
     def __init__(

@@ -21,9 +21,7 @@ class Snapshot:
     """A copy of an array, of a tensor (recognized by its methods: torch is not imported), or of nested lists.
 
     A tensor on a GPU is copied there, and fetched by `array`, which waits for it. `dtype` is the name of the type, such
-    as `float32` or `bfloat16`.
-
-    Raises ValueError or TypeError if the values form no array, such as lists of different lengths, or some are masked.
+    as `bfloat16`. Raises ValueError or TypeError if the values form no array, or some are masked.
     """
 
     def __init__(self, values: Any) -> None:

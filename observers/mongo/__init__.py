@@ -54,15 +54,11 @@ _ACTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Destination:
-    """A database to deliver to.
+    """A database to deliver to; `url` may contain credentials, and None is mongodb://localhost:27017.
 
-    Attributes:
-        url: The full URL, which may contain credentials; None is mongodb://localhost:27017.
-        collection: The name of the collection of runs; empty for the usual one.
-        wanted_id: The `_id` that the run should have, if it is a text; empty for the next number.
-        overwrite: The `_id` of the document that the run is to take over, a number; empty for none, and once it has.
-        overwrote: The `_id` of the document that the run took over; empty for none.
-        checkpoints: `kept` to deliver the checkpoints that the run keeps; otherwise empty.
+    `collection` is the name of the collection of runs, empty for the usual one. `wanted_id` is the `_id` that the run
+    should have, if it is a text; empty for the next number. `overwrite` is the `_id` of the document that the run is to
+    take over, and `overwrote` once it has. `checkpoints` is `kept` to deliver those that the run keeps.
     """
 
     url: str | None = dataclasses.field(default=None, repr=False)

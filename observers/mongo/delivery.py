@@ -66,11 +66,6 @@ class _Parts:
         self.points.restart()
         self.media.restart()
 
-    def restart_all(self) -> None:
-        """Start again with everything."""
-        self.restart()
-        self.document.restart()
-
 
 class Delivery:
     """Delivers one run's folder to a database, as it is whenever `advance` is called.
@@ -285,7 +280,8 @@ class Delivery:
         self.artifacts.restart(lost.files - set(self._contents.stored))
         self._contents.forget(lost.files)
         if self._parts is not None:
-            self._parts.restart_all()
+            self._parts.restart()
+            self._parts.document.restart()
             self._parts.points.adopt()
 
     # ------------------------------------------------------------------ how far it got
@@ -309,7 +305,6 @@ class Delivery:
         )
 
     def follow(self, folder: Path) -> None:
-        """Continue after the folder was moved."""
         self.folder = folder
         if self._parts is not None:
             self._parts.shipment.folder = folder
@@ -335,13 +330,10 @@ class Delivery:
         if noted is None or run is None or noted["database"] != self._place:
             return False
         self.run_id = noted["run_id"]
-        return not self._has_lost_what_was_noted(run)
-
-    def _has_lost_what_was_noted(self, run: Mapping[str, Any]) -> bool:
         lost = self._find_lost(run, {"status": run["status"]})
         if lost.parts:
             self._start_again(lost)
-        return bool(lost.parts)
+        return not lost.parts
 
     def _write_marker(self, parts: _Parts, run: Mapping[str, Any]) -> None:
         """Note that everything is delivered, so no process sends it again."""

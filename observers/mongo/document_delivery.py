@@ -208,11 +208,7 @@ class DocumentDelivery:
         *,
         last: bool,
     ) -> None:
-        """Send what has changed; `metric_names` have points in the database.
-
-        `last` means that no process will write any more. Raises FileNotFoundError, and sends nothing, if the folder
-        was moved.
-        """
+        """Send what has changed, or raise FileNotFoundError if the folder moved; after `last`, no process writes."""
         ended = last or not is_running(run)
         sizes = output_sizes(self._run.folder)
         self._document.folder = self._run.folder

@@ -191,7 +191,6 @@ def make_sweep_indexes(collections: Collections) -> None:
 
 
 def _make_file_indexes(collections: Collections) -> None:
-    """Create the indexes that GridFS has."""
     _make(collections.files, [("filename", ASCENDING), ("uploadDate", ASCENDING)])
     _make(collections.file_chunks, [("files_id", ASCENDING), ("n", ASCENDING)], unique=True)
 

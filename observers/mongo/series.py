@@ -256,7 +256,6 @@ class MediaDelivery:
         self._offset = 0
 
     def send(self) -> None:
-        """Send new media."""
         lines = self._new_lines()
         if lines and not self.num_sent:
             make_media_indexes(self._run.collections)

@@ -45,7 +45,6 @@ class Shipper(threading.Thread):
         self._troubles: set[str] = set()
 
     def run(self) -> None:
-        """Deliver until `stop`."""
         wait_s = _INTERVAL_S
         while True:
             stopping = self._stopping.is_set()

@@ -144,7 +144,6 @@ class SentMessages:
         self._folder = folder / NOTIFIED_FOLDER
 
     def path(self, event: str) -> Path:
-        """Return the file of the claim on a message."""
         return self._folder / event
 
     def claim(self, event: str) -> bool:
@@ -199,8 +198,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S")
 def read_addresses() -> list[str]:
     """Return the addresses in `SACRISTAN_NOTIFY`, otherwise in `~/.config/sacristan/notify`, one a line.
 
-    Raises NotifyError if one is no URL, there are too many, or others may read the file, and MissingExtraError
-    without Apprise.
+    Raises NotifyError if one is no URL, there are too many, or others may read the file; MissingExtraError.
     """
     where, text = ADDRESSES_VARIABLE, os.environ.get(ADDRESSES_VARIABLE)
     if text is None:

@@ -108,11 +108,10 @@ _OF_TORCH: dict[str, Callable[[ModuleType], Any]] = {
 class Gathering:
     """Gathers git, packages, libraries and machine in a thread, and determinism flags whenever `look` is called.
 
-    The flags may be set during the run, by the ingredient `device` or by the user, and torch may be imported late. So
-    flags and libraries are read when the run is created, with its heartbeats, and at its end. Then the files and
-    environment variables that the run has read are recorded, too, unless `with_reads` is False. The caller of `look`
-    holds `lock`. In a resumed run, `note_changes` receives the differences from the first session; see
-    `environment_changes`.
+    Flags may be set during the run, and torch imported late, so flags and libraries are read when the run is created,
+    with its heartbeats, and at its end; then the files and environment variables that it has read are recorded, too
+    (with `with_reads`). The caller of `look` holds `lock`. `note_changes` receives the differences from the first
+    session.
     """
 
     def __init__(

@@ -320,7 +320,6 @@ class OpenedFiles:
         self._noted: set[tuple[str | bytes, int]] = set()
 
     def begin(self) -> None:
-        """Start to watch."""
         global _is_hooked
         if not _is_hooked:
             sys.addaudithook(_hook)
@@ -328,7 +327,6 @@ class OpenedFiles:
         _watching.append(self)
 
     def end(self) -> None:
-        """Stop watching."""
         if self in _watching:
             _watching.remove(self)
 

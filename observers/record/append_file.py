@@ -63,7 +63,6 @@ class AppendFile:
         return self._size // (self.record_bytes or 1)
 
     def create(self) -> None:
-        """Create the file unless it exists, and open it."""
         if self._opened is None:
             self._open()
 
@@ -244,7 +243,6 @@ class AppendFile:
             self._opened = None
 
     def close(self) -> None:
-        """Flush the file to the disk and close it."""
         try:
             self.sync()
         except OSError:

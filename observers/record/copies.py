@@ -65,11 +65,9 @@ def draw_on(terminal: TextIO | None) -> None:
 
 
 class CopyProgress:
-    """A line on the terminal on a copy that takes longer than a second; it disappears at the end of the block.
+    """A line on the terminal, if there is one, on a copy that takes longer than a second, until the end of the block.
 
-        copying net.pt: 45 % of 2.7 GB, 310 MB/s, 5 s left
-
-    Without a terminal nothing is written.
+    copying net.pt: 45 % of 2.7 GB, 310 MB/s, 5 s left
     """
 
     def __init__(self, name: str, num_bytes: int) -> None:

@@ -69,7 +69,6 @@ class RecordLock:
                 self.acquire()
 
     def release(self) -> None:
-        """Release the lock, if it is held."""
         if self._descriptor is not None and self._pid == os.getpid():
             if self._descriptor.is_open:
                 # A program that a thread is starting has a copy of it, which would keep the lock for some moments.
@@ -260,7 +259,6 @@ class RunFolder:
             self._opened = Descriptor(os.open(folder, os.O_RDONLY | os.O_DIRECTORY))
 
     def _is_at(self, path: Path) -> bool:
-        """Tell whether the folder is at `path`."""
         try:
             return self._opened is not None and self._opened.is_at(path)
         except OSError:
@@ -293,7 +291,6 @@ class RunFolder:
         return folder, lock
 
     def close(self) -> None:
-        """Close the folder."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None

@@ -25,15 +25,7 @@ from sacristan.observers.record.schema import MEDIA, MEDIA_FOLDER, read_json_lin
 
 @dataclasses.dataclass(repr=False)
 class Content:
-    """The content of a media file.
-
-    Attributes:
-        data: The bytes.
-        suffix: The file's suffix, such as `.png`.
-        content_type: Its MIME type.
-        meta: JSON that readers need without opening the file, such as width and height.
-        images: Contents that it refers to by their `file`.
-    """
+    """A media file; `meta` is JSON that readers need without opening it, `images` are contents that it refers to."""
 
     data: bytes
     suffix: str
@@ -43,7 +35,6 @@ class Content:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """SHA-256 of the bytes."""
         return hashlib.sha256(self.data).hexdigest()
 
     @property

@@ -30,13 +30,10 @@ def named(value: Any) -> Any:
 
 
 def object_name(value: Any) -> str | None:
-    """Return the name of a class, function, module or constant of torch.
+    """Return the name of a class, function, module or constant of torch; None for any other value.
 
     The name is `module:qualified.name` if importing it finds the object. A lambda is named by its source. An object
-    local to a function has `<locals>` in its name, and the first digits of the SHA-256 of its source, so a different
-    function has a different name.
-
-    None for any other value.
+    local to a function has `<locals>` in its name, and the first digits of the SHA-256 of its source.
 
     >>> import fractions
     >>> object_name(fractions), object_name(fractions.Fraction), object_name(fractions.Fraction.as_integer_ratio)
@@ -46,7 +43,8 @@ def object_name(value: Any) -> str | None:
     """
     if isinstance(value, ModuleType):
         return value.__name__
-    if _is_constant_of_torch(value):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.dtype | torch.layout | torch.memory_format):
         return str(value).replace(".", ":", 1)
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     if not (callable(value) and isinstance(name, str)):
@@ -66,11 +64,6 @@ def imported_main() -> str | None:
         return current_name(spec.name)
     file = getattr(main, "__file__", None)
     return None if file is None or file.startswith("<") else Path(file).stem
-
-
-def _is_constant_of_torch(value: Any) -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.dtype | torch.layout | torch.memory_format)
 
 
 def _find(module: str | None, name: str) -> Any:

@@ -40,7 +40,6 @@ class EventFile:
         self._records.append(b"".join((_head(len(data)), data, _masked(data))))
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same file after its folder was moved."""
         self.path = self._file.path = folder / self.path.name
 
     def flush(self) -> None:

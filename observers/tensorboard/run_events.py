@@ -138,12 +138,10 @@ class RunEvents:
             self.flush()
 
     def follow(self, folder: Path) -> None:
-        """Continue in the same file after its folder was moved."""
         self._folder = folder
         self._file.follow(folder)
 
     def flush(self) -> None:
-        """Write the added events, and those that failed before."""
         self._file.flush()
 
     def end(self, at: datetime, *, completed: bool) -> bool:
