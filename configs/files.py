@@ -1,7 +1,4 @@
-"""Files of configs: the lab's own beside this module, found from any folder, and reading and writing YAML and JSON.
-
-`1e-3` is a number, no key stands twice, and no tag builds an object.
-"""
+"""Files of configs: the lab's own, found from any folder; and YAML with `1e-3` as a number, and without tags."""
 
 from __future__ import annotations
 

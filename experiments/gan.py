@@ -99,12 +99,7 @@ def fast() -> None:
 
 @gan.capture
 def make_networks(shape: tuple[int, ...], seed: int, _config: Map) -> nn.ModuleDict:
-    """Return `generator`, from noise (B, noise) to images (B, *shape), and `critic`, from images to scores (B, 1).
-
-    Args:
-        shape: Shape of an image: channels, height, width.
-        seed: Seed of the initial weights, from the stream `init`.
-    """
+    """Return `generator`, from noise (B, noise) to images (B, *shape), and `critic`, from images to scores (B, 1)."""
     from torch import nn
 
     from sacristan.ingredients import global_stream
@@ -146,11 +141,7 @@ def summary(_config: Map, _run: Any) -> None:
 
 @gan.capture
 def make_optimizers(networks: Any, _config: Map) -> dict[str, torch.optim.Optimizer]:
-    """Return an Adam optimizer for each network, by its name.
-
-    Args:
-        networks: `generator` and `critic`, from `make_networks`; their learning rates are those of the config.
-    """
+    """Return an Adam optimizer for each network, by its name, at the learning rate in the config."""
     import torch
 
     rates = {"generator": _config.generator_lr, "critic": _config.critic_lr}
@@ -196,13 +187,7 @@ def make_task(_config: Map) -> Task:
 
 @gan.capture
 def make_images(generator: nn.Module, count: int, where: torch.device, _config: Map) -> Tensor:
-    """Return generated images (count, *shape), from noise of torch's global stream.
-
-    Args:
-        generator: From noise to images.
-        count: Number of images.
-        where: The device of the generator.
-    """
+    """Return generated images (count, *shape), from noise of torch's global stream."""
     import torch
 
     return generator(torch.randn(count, _config.noise, device=where))

@@ -161,15 +161,7 @@ def make_text(
 
 @gpt.capture
 def make_gpt(context: int, seed: int, _config: Map) -> GPT:
-    """Return the configured model.
-
-    Args:
-        context: Length of the longest sequence, in bytes.
-        seed: Seed of the initial weights, from the stream `init`.
-
-    Raises:
-        ModelError: If a size is out of range, or the heads do not divide the width.
-    """
+    """Return the configured model for `context` bytes; raise ModelError if its sizes do not fit."""
     from sacristan.ingredients import global_stream
 
     with global_stream(seed, "init"):

@@ -1,8 +1,7 @@
 """Runs a script once for `sacristan check`: under stock Sacred, or with the lab's classes instead of Sacred's.
 
-It is started as a file, so that a script under stock Sacred meets nothing of the lab, and it writes down which config
-each run of the script has, and how the run ends. Nothing is recorded: by default the process ends before the first run
-starts; a run that starts has no observers.
+It is started as a file, so that a script under stock Sacred meets nothing of the lab. It writes down the config of each
+run and how it ends, and records nothing: by default the process ends before the first run starts.
 """
 
 from __future__ import annotations

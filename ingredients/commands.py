@@ -1,7 +1,4 @@
-"""What commands of ingredients share: the parts of a training to try out, tables of results, and pictures of them.
-
-An ingredient imports no other one: a command takes those that its experiment is composed of, by their names.
-"""
+"""What commands of ingredients share: the parts of a training to try out, tables of results, and pictures of them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Experiments and projects to start from, written from templates: all of their files, or none.
-
-An experiment is a script with an ingredient of its own, a recipe and a test. A project is a git repository with them.
-"""
+"""Experiments (a script with an ingredient, a recipe and a test) and projects to start from, whole or not at all."""
 
 from __future__ import annotations
 

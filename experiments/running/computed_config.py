@@ -1,10 +1,7 @@
 """Compute the config of an experiment, once, before there is a run, with its aliases and the origin of each value.
 
-The phases are those of `sacred.initialize.create_run`, which computes a config and makes a run of it in one go. Apart
-from each other, checks and aliases come in between, and a config can be computed that no run will have. An alias is an
-entry at the root that stands for an ingredient's entry, such as `lr` for `optimizer.lr`. The origin of a value is the
-command line, a hook, a named config, a recipe, or its default. Settings that become known after a run has begun, such
-as those that a script parses, are made plain and merged.
+The phases are those of `sacred.initialize.create_run`, apart from the run, so that checks and aliases come in between.
+An alias is an entry at the root that stands for an ingredient's entry, such as `lr` for `optimizer.lr`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Checks that reject a typo before anything is recorded: is there such an entry, ingredient, named config?
-
-They need the whole experiment. Scopes check types themselves, when an update meets its default
-(`sacristan.ingredients.config.scope`), and `sacristan.experiments.running.command_line` checks the words of the command
-line.
-"""
+"""Checks that reject a typo before anything is recorded: is there such an entry, ingredient, named config?"""
 
 from __future__ import annotations
 

@@ -15,19 +15,10 @@ _WHAT = ("gradients", "parameters", "all")
 
 
 def watch(run: Any, models: Any, what: str, every: int, number: int | None) -> None:
-    """Log histograms with the next `log` after each `every`-th backward pass, as `gradients/...`, `parameters/...`.
+    """Log histograms, `gradients/...` and `parameters/...`, with the next `log` after each `every`-th pass.
 
-    The names are W&B's: `gradients/layer.weight`, of a further model `gradients/graph_1layer.weight`.
-
-    Args:
-        run: The `TrackedRun`.
-        models: A module of torch, or several.
-        what: `gradients`, `parameters` or `all`.
-        every: Number of forward passes between two histograms.
-        number: Of the first model; by default they are counted.
-
-    Raises:
-        ValueError: If `what` is another text, or a model no module.
+    The names are W&B's: `gradients/layer.weight`, of a further model `gradients/graph_1layer.weight`, where `number`,
+    None to count them, is that of the first. `what` is `gradients`, `parameters` or `all`.
     """
     if what not in _WHAT:
         raise ValueError(f"watch: got log={what!r}, expected one of {', '.join(_WHAT)}")

@@ -1,8 +1,4 @@
-"""Work beside a training, at some moments of it: pictures, your own stopping rules, your own schedules.
-
-`Callback` is the class to write your own with. `implied_callbacks` returns those that settings ask for: an average of
-the weights, and parts of a model that are trained later.
-"""
+"""Work beside a training, at some moments of it: pictures, your own stopping rules, your own schedules."""
 
 from __future__ import annotations
 

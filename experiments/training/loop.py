@@ -1,7 +1,5 @@
 """The training loop, in plain torch: `fit` puts a training together, a session runs it.
 
-The steps of an epoch are in one function, `_TrainingSession._train`. Experiments call `fit`, `evaluate` and `predict`.
-
 Shapes: B samples in a batch, N samples in a part of the data, K classes or labels, D target values.
 """
 

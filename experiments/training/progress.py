@@ -228,12 +228,9 @@ def _means(columns: Mapping[str, Sequence[Any]], device: torch.device) -> dict[s
 
 @dataclasses.dataclass(frozen=True)
 class Speed:
-    """Figures of the steps of one session, without validations and states saved between epochs.
+    """Figures of the steps of one session, skipped ones included, without validations and states saved between epochs.
 
     Attributes:
-        train_s: Seconds of training.
-        samples: Samples trained on.
-        steps: Steps, skipped ones included.
         peak_memory_bytes: Peak memory: on CUDA of tensors on the device during the training, else of the process; None
             where the system does not report it.
         data_wait: Share of `train_s` spent waiting for data, from 0 to 1; None for batches cut from memory.

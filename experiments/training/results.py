@@ -48,14 +48,7 @@ NUM_CASES = 8
 
 
 def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: torch.device) -> None:
-    """Log one line about the data, the model and the device of a run.
-
-    Args:
-        config: The run's whole config; `data.path`, `data.name` and `model.name` are shown.
-        model: The model, for the number of its parameters.
-        data: The data, for the samples of each part.
-        device: The device of both.
-    """
+    """Log one line about the data, the model and the device of a run; `config` is its whole config."""
     of_data, of_model = (config.get(name) or {} for name in ("data", "model"))
     counts = (f"{part:,} {name}" for name in ("train", "val", "test") if (part := getattr(data, name).num_samples))
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -71,24 +64,14 @@ def announce(config: Mapping[str, Any], model: nn.Module, data: Data, device: to
 
 
 def report_speed(run: LabRun, speed: Speed | None) -> None:
-    """Record the speed of a training as `info.speed`.
-
-    Args:
-        run: The run.
-        speed: From the result of `loop.fit`; None, if this session took no step, keeps the figures of an earlier one.
-    """
+    """Record the speed of a training as `info.speed`; None, of a session without steps, keeps the figures before."""
     if speed is not None:
         run.info["speed"] = speed.figures
 
 
 @contextlib.contextmanager
 def measured_speed(run: LabRun, batches: Batches) -> Iterator[None]:
-    """Time an evaluation in a `with` block, and report samples per second in the log and in `info.speed`.
-
-    Args:
-        run: The run.
-        batches: The batches that the block evaluates; nothing is reported if they hold no samples.
-    """
+    """Time a `with` block that evaluates batches, and report samples per second in the log and in `info.speed`."""
     start = time.perf_counter()
     yield
     per_s = batches.num_samples / (time.perf_counter() - start)
@@ -101,9 +84,7 @@ def report_test(run: LabRun, metrics: Mapping[str, float], loss: Loss) -> float 
     """Record test metrics as `info.test`, and the confusion matrices of `metrics.use` as tables and pictures.
 
     Args:
-        run: The run.
         metrics: From `loop.evaluate` on the test part.
-        loss: The loss, which names the main metric.
 
     Returns:
         The main metric, accuracy or r2, as the result of the run; None, with a warning, if there is no test part.
@@ -135,10 +116,7 @@ def report_cases(run: LabRun, predicted: Mapping[str, Tensor], data: Data, loss:
     """Log the table `test/cases`: where the model is wrong, unsure and right, or has the greatest and smallest errors.
 
     Args:
-        run: The run.
         predicted: From `loop.predict` on the test part.
-        data: The data.
-        loss: The loss.
     """
     table = cases_table(data, predicted, ignore_index=getattr(loss.module, "ignore_index", None))
     if table is not None:
@@ -146,13 +124,7 @@ def report_cases(run: LabRun, predicted: Mapping[str, Tensor], data: Data, loss:
 
 
 def record_graph(run: LabRun, model: nn.Module, data: Data) -> None:
-    """Pass the graph of a model to the observers that draw it, such as TensorBoard's; without any it costs nothing.
-
-    Args:
-        run: The run.
-        model: The model; it computes one sample of zeros.
-        data: The data, for the shape and type of its inputs.
-    """
+    """Pass the graph of a model, which computes one sample of zeros, to the observers that draw it, if any."""
     import torch
 
     sample = torch.zeros(1, *data.input_shape, dtype=data.input_dtype, device=next(model.parameters()).device)
@@ -175,10 +147,7 @@ def record_predictions(run: LabRun, predicted: Mapping[str, Tensor], data: Data,
     the names.
 
     Args:
-        run: The run.
         predicted: From `loop.predict` on the test part.
-        data: The data.
-        format: `csv`, `parquet` or `npz`.
 
     Raises:
         DataError: If there is nothing to predict.

@@ -1,7 +1,4 @@
-"""Batches of any structure: nested tuples, lists and dicts of tensors and other values; and their collation.
-
-Samples are stacked, padded, kept in lists, or joined by a user's function.
-"""
+"""Batches of any structure, nested tuples, lists and dicts of tensors and other values; and their collation."""
 
 from __future__ import annotations
 

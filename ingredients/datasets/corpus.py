@@ -1,7 +1,4 @@
-"""Text as bytes, cut into sequences for a language model.
-
-Tokens are the UTF-8 bytes, so a vocabulary of 256 tokens fits every text, and a model needs no vocabulary file.
-"""
+"""Text as UTF-8 bytes, cut into sequences for a language model: 256 tokens fit every text, without a vocabulary."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""`Preparation`: how data are prepared for a model, fitted on its training part and kept in its checkpoints.
-
-Its `Vocabulary` has the words of texts as codes. Columns of a table become numbers: categories one-hot or as codes, and
-missing values are filled.
-"""
+"""`Preparation`: how data are prepared for a model, fitted on its training part and kept in its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """What the modules of a model compute: probes of a training, one batch as a table and a picture, and a summary.
 
-`Probe` has hooks that keep inputs, outputs and gradients. `look` passes one batch forward and backward. `summarize`
-lists output shapes, parameters, operations and memory of each layer.
-
 Shapes: B samples in a batch, C channels, F features, T places in a sequence.
 """
 

@@ -1,9 +1,4 @@
-"""The time of training steps: a profile of some of them by phase, and their speed and loss in mixed precision.
-
-`StepProfile` times waiting for data, forward, backward, the optimizer, and the rest by the clock, waiting for the
-device at the end of each. `torch.profiler` records the same steps, for a trace and for the slowest operations.
-`measure` is what the command `amp.check` shows.
-"""
+"""The time of training steps: a profile of some of them by phase, and their speed and loss in mixed precision."""
 
 from __future__ import annotations
 

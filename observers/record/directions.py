@@ -1,8 +1,4 @@
-"""Direction in which a run's result and metrics are better: noted in its info, given by a mode, or known by name.
-
-`better` in the info is `max` or `min` by name. The direction of a metric that the training loop does not measure, and
-that nobody noted, is unknown.
-"""
+"""Direction in which a run's result and metrics are better: noted in its info, given by a mode, or known by name."""
 
 from __future__ import annotations
 

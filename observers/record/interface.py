@@ -2,21 +2,7 @@
 
 Sacred calls `started_event`, `heartbeat_event`, `log_metrics`, `resource_event`, `artifact_event`, `completed_event`,
 `interrupted_event`, `failed_event` and `join` of every `sacred.observers.RunObserver`. A run of the lab checks each
-observer with `isinstance` for more:
-
-    PointObserver         open_points       has a log that the run packs points into; no `log_metrics`
-    OutputObserver        output_event      takes output in parts; its heartbeats have an empty `captured_out`
-    MediaObserver         media_event       keeps images, sounds, tables and so on
-    ArtifactObserver      keep_artifact     keeps files that the run made, or raises; no `artifact_event`
-    GraphObserver         graph_event       draws the graph of a model
-    BufferedObserver      flush_event       waits until everything logged is on the disk
-    RewindableObserver    rewind_event      removes what was logged beyond a position
-    ConfigObserver        config_event      keeps a config that changes after the run has begun
-    HasFolder             dir               writes into a folder of the run
-    HasPlace              place             says where the record of a finished run is
-    HasLoss               loss              says what that lacks
-    LeasedObserver        beat_interval_s   writes a lease, which depends on the time between heartbeats
-    ArtifactSource        fetch_artifact, artifact_aliases    has versions of artifacts that this machine may not have
+observer with `isinstance` for the protocols below.
 
 If an event fails, the error is logged and the run continues; `keep_artifact`, `rewind_event` and `fetch_artifact`
 raise, because the run depends on their outcome. Runs are resumed in the folder of a `FileObserver` only.
@@ -38,27 +24,6 @@ from sacristan.observers.errors import ObserversError
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points.point_log import PointLog
 from sacristan.observers.record.points.rewinding import Position
-
-__all__ = [
-    "Apart",
-    "ArtifactObserver",
-    "ArtifactSource",
-    "BufferedObserver",
-    "ConfigObserver",
-    "GraphObserver",
-    "HasFolder",
-    "HasLoss",
-    "HasPlace",
-    "LeasedObserver",
-    "MediaObserver",
-    "OutputObserver",
-    "Owned",
-    "Pace",
-    "PointObserver",
-    "RewindableObserver",
-    "guarded",
-    "guarded_without_lock",
-]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +50,7 @@ class MediaObserver(Protocol):
 
 @runtime_checkable
 class OutputObserver(Protocol):
-    """Takes captured output in parts; other observers receive all of it with each heartbeat."""
+    """Takes output in parts; its heartbeats have an empty `captured_out`, those of other observers all of it."""
 
     def output_event(self, text: str) -> None:
         """Take the next part of the output, up to about a megabyte; it may end in the middle of a line."""
@@ -93,7 +58,7 @@ class OutputObserver(Protocol):
 
 @runtime_checkable
 class ArtifactObserver(Protocol):
-    """Keeps files that the run made."""
+    """Keeps files that the run made; it receives no `artifact_event`."""
 
     def keep_artifact(
         self, name: str, filename: str, metadata: dict[str, Any] | None = None, content_type: str | None = None
@@ -179,7 +144,7 @@ class HasLoss(Protocol):
 
 @runtime_checkable
 class LeasedObserver(Protocol):
-    """Writes down which process records the run, and how long that is valid."""
+    """Writes a lease, which depends on the time between heartbeats."""
 
     beat_interval_s: float | None
     """Seconds between two heartbeats, set by the run before it starts."""
@@ -187,7 +152,7 @@ class LeasedObserver(Protocol):
 
 @runtime_checkable
 class ArtifactSource(Protocol):
-    """Has artifacts of other machines."""
+    """Has versions of artifacts that this machine may not have."""
 
     @property
     def label(self) -> str:
