@@ -1,6 +1,7 @@
 """Aliases of artifacts in stores, from the code of runs, on the command line, and in reproduced runs."""
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -210,8 +211,13 @@ def test_old_versions_are_removed_but_for_those_with_aliases(where, capsys, monk
     code, _, err = call("gc", "--older-than", "0s", "--keep-aliased")
     assert code == 1
     assert "artifacts gc removes 1 version, 1 bytes; add --yes if nobody can be asked" in err
+    for path in Path(where).glob("_artifacts/contents/**/*"):
+        os.utime(path, (0, 0))
     document = checked("artifacts", call("gc", "--older-than", "0s", "--keep-aliased", "--yes", "--json")[1])
     assert document["versions"] == ["net:v2"]
+    if Path(where).is_dir():
+        assert (document["contents"], document["bytes"]) == (1, 1)
+        assert (Path(where) / "_artifacts/versions/net/removed/v2.json").is_file()
     code, _, err = call("show", "net:v2")
     assert code == 1
     assert "it has v1 to v3; ada removed v2 on 20" in err
@@ -224,6 +230,14 @@ def test_old_versions_are_removed_but_for_those_with_aliases(where, capsys, monk
             store.aliases.move("net", "champion", 2)
     with pytest.raises(SystemExit):
         call("gc", "--older-than", "old")
+
+
+def test_version_that_no_run_logged_is_as_old_as_itself(tmp_path, capsys):
+    for content in (b"1", b"2"):
+        ArtifactStore(tmp_path / "runs").log("net", write_files(tmp_path / "in", {"net.pt": content}))
+    for age, said in (("1d", "no version is that old"), ("0s", "removed net:v1")):
+        main(["artifacts", "gc", "--store", str(tmp_path / "runs"), "--older-than", age, "--yes"])
+        assert said in capsys.readouterr().out
 
 
 def test_alias_of_a_version_that_is_removed_at_the_same_time_is_refused(where):

@@ -343,6 +343,12 @@ ENDS = {
     "exits with a code": ("sys.exit(3)", 3, "FAILED"),
     "is interrupted": ("os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, "INTERRUPTED"),
     "is terminated": ("os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, "INTERRUPTED"),
+    "is terminated in code of the record that does not end": (
+        "from sacristan.experiments.scripts import session; session._MOST_DELAYS = 3\n"
+        "stuck = os.path.join(sacristan.observers.__path__[0], 'stuck.py')\n"
+        "exec(compile('os.kill(os.getpid(), signal.SIGTERM)\\nwhile True: signal.pause()', stuck, 'exec'))",
+        -signal.SIGTERM, "INTERRUPTED",
+    ),
     "is killed": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, "DEAD"),
     "forks": (
         "pid = os.fork()\nif pid == 0:\n    run.log({'child': 1}, step=60); os._exit(0)\nos.waitpid(pid, 0)", 0,

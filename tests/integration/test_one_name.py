@@ -78,6 +78,7 @@ def test_no_module_is_loaded_twice_or_from_elsewhere(checkout, tmp_path, words):
     (checkout / "old.py").write_text(OLD_SCRIPT)
     done = python(*words, cwd=checkout, path=tmp_path, warnings="ignore")
     assert done.returncode == 0, done.stderr
+    assert bool(done.stdout) == (words != ["old.py"])
     assert done.stderr.splitlines()[-1] == "True [] []"
 
 

@@ -809,6 +809,20 @@ for _ in range(2):
         "argparse: parse_args (TypeError: vars() argument must have __dict__ attribute)",
         {"args": ["--lr=3"]},
     ),
+    "jsonargparse": (
+        """
+import jsonargparse
+def as_dict(self): raise ValueError("settings that are no dict")
+jsonargparse.Namespace.as_dict = as_dict
+parser = jsonargparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+for _ in range(2):
+    print(parser.parse_args().lr)
+""",
+        ["--lr=3"],
+        "jsonargparse: parse_args (ValueError: settings that are no dict)",
+        {"args": ["--lr=3"]},
+    ),
     "tyro": (
         """
 import tyro

@@ -15,7 +15,7 @@ from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Table
 from sacristan.runs import DiscardedError, FilterError, RunNotFoundError, StoreError, copy, open_store
-from sacristan.runs.stores.changes import StagedRun
+from sacristan.runs.stores.changes import Removed, StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
 from sacristan.runs.transfer.copying import stage
 
@@ -241,6 +241,20 @@ def test_damaged_run_is_not_added_at_all(store, origin):
             store.add(StagedRun(staged.folder, staged.uid))
     assert store.find() == []
     assert [run.uid for run in [copy(origin.get("1"), store).run]] == [staged.uid]
+
+
+def test_folder_for_runs_to_add_is_gone_afterwards(store):
+    with store.staging() as staging:
+        assert list(staging.iterdir()) == []
+    assert not staging.exists()
+    home = store.backend.staging_home
+    assert home is None or not home.exists()
+
+
+def test_what_runs_name_is_not_reclaimed(filled):
+    before = [comparable(run) for run in filled.find(sort="id")]
+    filled.backend.reclaim(Removed(), 0)
+    assert [comparable(run) for run in filled.find(sort="id")] == before
 
 
 def test_documents_are_changed_by_one_at_a_time(where, store):

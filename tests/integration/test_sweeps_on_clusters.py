@@ -22,6 +22,7 @@ from sacristan.observers.mongo import Destination
 from sacristan.runs import MissingExtraError, SweepError, open_store
 from sacristan.runs.sweeps import Definition
 from sacristan.runs.sweeps.agents import AgentOptions
+from sacristan.runs.sweeps.agents.commands import run_sweep
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew
 from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.home import Place
@@ -412,6 +413,21 @@ def test_options_are_typed_as_the_docs_print_them(tmp_path):
     words = ("sweep.over={x: [1.0]}", FAST, "sweep.engine=slurm", f"sweep.resources={given['sweep.resources']}")
     done = command("sweep.run", "with", *words, f"sweep.slurm={given['sweep.slurm']}", cwd=tmp_path)
     assert "1 of 1 done" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("name", ["local", "slurm"])
+def test_ctrl_c_says_how_to_continue_unless_the_job_continues(grid, capsys, name):
+    class Interrupted(Engine):
+        def check_extras(self):
+            """Need no package: nothing is submitted."""
+
+        def run(self, *_):
+            raise KeyboardInterrupt
+
+    place, definition, options = grid
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(place, read_spec(GRID), definition, options, WORKERS, Interrupted(name), lambda *_: None)
+    assert ("give the same command again" in capsys.readouterr().out) == (name == "local")
 
 
 @pytest.mark.nightly

@@ -86,6 +86,8 @@ def test_statistics_are_those_of_compare(client_of, store):
     text = client_of(store).get("/compare", params=query).text
     assert "val/accuracy.max by lr (greater is better)" in text
     assert "is FAILED" in text
+    for statistic in ("last", "min", "max"):
+        assert f'<option value="val/accuracy.{statistic}">' in text
     text = client_of(store).get("/compare", params={**query, "by": "nope"}).text
     assert "none of the runs has" in text
 

@@ -29,7 +29,7 @@ def installed(monkeypatch):
         files |= {"direct_url.json": json.dumps(direct_url)} if direct_url else {}
         requires = ["torch>=2.6", "optuna>=5; extra == 'sweeps'", 'cmaes>=0.11; extra == "sweeps"']
         monkeypatch.setattr(packages, "checkout", lambda: None)
-        monkeypatch.setattr(packages, "find_package", lambda name: Package(files.get))
+        monkeypatch.setattr(packages, "find_package", lambda name: Package(files.get) if name == "sacristan" else None)
         monkeypatch.setattr(metadata, "requires", lambda name: requires)
         packages._direct_url.cache_clear()
 

@@ -23,6 +23,10 @@ def test_project_is_a_repository_that_bears_its_name_everywhere(tmp_path, monkey
     status = ["git", "-C", project, "status", "--porcelain", "--untracked-files=all"]
     untracked = subprocess.run(status, capture_output=True, text=True, check=True).stdout.split()[1::2]
     assert sorted(untracked) == sorted(path.relative_to(project).as_posix() for path in paths)
+    assert sorted(untracked) == [
+        *(".github/workflows/tests.yml", ".gitignore", "README.md", "exp.py", "my_vision/__init__.py"),
+        *("my_vision/noise.py", "pyproject.toml", "recipes/my_vision.yaml", "tests/test_exp.py"),
+    ]
     assert not any("$" in path.read_text() for path in paths)
     declared = tomllib.loads((project / "pyproject.toml").read_text())
     assert declared["project"]["name"] == "my_vision"

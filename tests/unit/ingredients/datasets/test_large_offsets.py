@@ -69,7 +69,7 @@ def test_times_in_files_are_normalised_before_they_are_rounded(write, kind, tmp_
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.int64])
+@pytest.mark.parametrize("kind", [np.float64, np.int64, np.int32])
 def test_times_of_a_dataset_are_normalised_before_they_are_rounded(kind):
     made = prepared(from_factory(Items(zip(TIMES.astype(kind), LABELS, strict=True)), "own"))
     np.testing.assert_allclose(made.values(np.arange(400)), expected_inputs(made), rtol=1e-6, atol=1e-6)

@@ -139,7 +139,7 @@ def test_renamed_file_is_another_version_of_one_content(store, tmp_path):
 
 def test_type_and_metadata_of_a_known_content_stay_and_it_is_said(store, tmp_path, caplog):
     folder = write_files(tmp_path / "in", {"a": b"1"})
-    store.log("data", folder, "dataset", {"x": 1})
+    assert store.log("data", folder, metadata={"x": 1}).type == "dataset"
     again = store.log("data", folder, "model", {"x": 2})
     assert (again.type, again.metadata) == ("dataset", {"x": 1})
     assert "stay as they were logged first" in caplog.text

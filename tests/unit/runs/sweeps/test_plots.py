@@ -11,7 +11,7 @@ from sacristan.runs import MissingExtraError, PlotError
 from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.points import suggest
 from sacristan.runs.sweeps.views import plots
-from sacristan.runs.sweeps.views.pictures import _Scale
+from sacristan.runs.sweeps.views.pictures import _contours, _Scale
 from sacristan.runs.sweeps.views.plots import draw
 from sacristan.runs.sweeps.views.study_view import FANOVA, IMPURITY, make_study_view, thinned
 
@@ -142,6 +142,17 @@ def test_several_objectives_have_a_front(tmp_path):
         "slices.png",
     ]
     assert "Pareto" in found[0].read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("num", "shape", "num_pairs"), [(2, (1, 1), 1), (3, (1, 3), 3), (4, (2, 3), 6)])
+def test_each_pair_of_parameters_has_contours_three_to_a_row(num, shape, num_pairs):
+    parameters = {name: {"min": 0.0, "max": 1.0} for name in "abcd"[:num]}
+    spec = read_spec({"method": "random", "metric": {"name": "loss"}, "parameters": parameters})
+    *plots, bar = _contours(make_study_view(searched(spec, 8, lambda point: [point["a"]]), spec)).axes
+    assert plots[0].get_gridspec().get_geometry() == shape
+    assert len({frozenset((axes.get_xlabel(), axes.get_ylabel())) for axes in plots if axes.axison}) == num_pairs
+    assert all(len(axes.collections) > 1 for axes in plots)  # dots, and the colors between them
+    assert bar.get_ylabel() == "loss"
 
 
 @pytest.mark.slow
