@@ -95,7 +95,8 @@ def init(
             run has.
         mode: `disabled` records nothing; others, such as `offline`, record as ever. By default that of the variable
             `SACRISTAN_MODE`.
-        dir: The folder of runs, by default `my_runs`; the variable `SACRISTAN_STORE` names another one, or a MongoDB.
+        dir: The folder in which `my_runs`, the folder of runs, is, as `wandb` would be; by default the working folder.
+            The variable `SACRISTAN_STORE` names another folder of runs, or a MongoDB.
         reinit: What to do if there is a run that has not ended: `finish_previous` or True ends it, `return_previous`
             returns it. By default, a notebook ends it, and a script gets it.
         config_include_keys: The settings to take; by default all.
@@ -156,7 +157,7 @@ def _recorded(
     if session is not None:  # the script's next run
         session.end()
 
-    record_to = folder or "my_runs"
+    record_to = Path(folder or "", "my_runs")
     name, id = details["project"], details["id"]
     found = _folder_to_continue(record_to, name, settings, described["display_name"], id, resume)
     meta = {"notes": described, **({} if id is None else {"id": id})}

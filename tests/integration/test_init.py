@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _signal
+import contextlib
 import logging
 import random
 import signal
@@ -65,6 +66,16 @@ def test_three_lines_record_config_metrics_and_what_is_noted():
         "group": "g", "job_type": "train", "summary": {"best": 0.25},
     }  # fmt: skip
     assert sacristan.run is None
+
+
+@pytest.mark.parametrize("folder", [".", "out", Path("out")])
+def test_folder_that_is_given_gets_my_runs_as_it_would_get_wandbs_folder(folder):
+    for resume in (None, "auto"):
+        with contextlib.suppress(RuntimeError), sacristan.init(dir=folder, resume=resume) as tracked:
+            tracked.log({"loss": 1.0})
+            raise RuntimeError
+    assert [path.name for path in Path(folder).iterdir()] == ["my_runs"]
+    assert [len(run.sessions) for run in open_store(Path(folder, "my_runs")).find()] == [2]
 
 
 def test_what_no_metric_is_becomes_a_medium_or_is_left_out_with_a_warning(caplog):
