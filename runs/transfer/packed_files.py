@@ -209,7 +209,7 @@ def _rows_of_parquet(data: bytes) -> Iterator[tuple[str, bytes]]:
     table = pyarrow.parquet.ParquetFile(io.BytesIO(data))
     yield PIECE, table.schema_arrow.to_string(truncate_metadata=False).encode()
     for batch in table.iter_batches(_NUM_ROWS):
-        yield PIECE, json.dumps(batch.to_pylist(), default=str, ensure_ascii=False).encode(errors="surrogatepass")
+        yield PIECE, json.dumps(batch.to_pylist(), default=str).encode()
 
 
 def _chunks_of_png(data: bytes, budget: Budget) -> Iterator[tuple[str, bytes]]:

@@ -345,6 +345,15 @@ def evil(good, tmp_path_factory):
     return copy
 
 
+def test_archive_of_too_many_members_is_refused(good, tmp_path, monkeypatch):
+    monkeypatch.setattr(archives, "MAX_MEMBERS", len(good) - 1)
+    make(tmp_path / "large.zip", listed(good))
+    with open_store(tmp_path / "target", create=True) as store:
+        with pytest.raises(RunsError, match=rf"it has {len(good)} members, expected at most {len(good) - 1};"):
+            import_runs(tmp_path / "large.zip", store)
+        assert store.find() == []
+
+
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_archive_that_means_harm_is_refused_whole(evil, name, target, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,3 +100,14 @@ def test_parquet_reports_columns_of_text(export):
     assert (first["width"], first["formula"], math.isnan(first["odd"])) == (8, "=1+1", True)
     assert (first["mixed"], second["mixed"], int(first["big"])) == ("1", "x", 10**400)
     assert (first["only"], second["only"]) == (EXACT, None)
+
+
+def test_run_whose_points_cannot_be_read_is_named_and_the_others_are_written(where, tmp_path, capsys):
+    store = shutil.copytree(where, tmp_path / "store")
+    (store / "1" / "metrics.bin").unlink()
+    (store / "1" / "metrics.bin").mkdir()
+    words = ["export", "1", "2", "--metrics", "-o", str(tmp_path / "points.csv")]
+    assert main(["--store", str(store), *words]) == 0
+    assert re.search(r"run 1.*the metrics in .*/store/1 cannot be read \(Is a directory\)", capsys.readouterr().err)
+    with (tmp_path / "points.csv").open(newline="") as stream:
+        assert [row["id"] for row in csv.DictReader(stream)] == ["2"] * 3

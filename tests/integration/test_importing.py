@@ -306,6 +306,7 @@ def test_csv_logger_of_lightning_is_read_with_its_hyperparameters(tmp_path, stor
             None,
         ),
         ("a.jsonl", '{"step": 3, "a": {"b": 1}}\n{"st', {"a/b": ([3], ["1.0"])}, "line 2 is no JSON"),
+        ("a.jsonl", '{"a": 1}\n[2]\n\n{"a": 3}\n', {"a": ([0, 2], ["1.0", "3.0"])}, "line 2 is no JSON object"),
     ],
 )
 def test_table_of_metrics_is_read_cell_by_cell(name, text, expected, left_out, tmp_path, store):

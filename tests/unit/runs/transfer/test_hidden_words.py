@@ -15,6 +15,7 @@ import zlib
 from collections import Counter
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -130,6 +131,16 @@ def test_binary_file_with_a_name_is_left_out(name, hidden):
     for words in (hidden, keeping):
         with pytest.raises(StoreError, match="it is left out, as it holds words to hide"):
             words.file(name, WITH_A_NAME[name])
+
+
+def test_table_of_parquet_with_a_name_is_left_out():
+    pytest.importorskip("pyarrow.parquet")
+    hidden = HiddenWords({NAME: "person-1", "Jürgen": "person-2", "𝒥ane": "person-3"})
+    for columns in ({"who": ["Jürgen"]}, {"who": ["𝒥ane"]}, {"who": [{"names": [NAME]}]}, {NAME: [1]}):
+        stream = io.BytesIO()
+        pandas.DataFrame(columns).to_parquet(stream, compression="gzip")
+        with pytest.raises(StoreError, match="it is left out, as it holds words to hide"):
+            hidden.file("table.parquet", stream.getvalue())
 
 
 @pytest.mark.parametrize("dtype", ["<U12", ">U12", "S12"])
