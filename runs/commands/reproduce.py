@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
@@ -127,7 +126,6 @@ def main(arguments: argparse.Namespace) -> int:
                 print_json(_plan_document(plan)) if arguments.json else _print_plan(plan)
                 return 0
             _announce(plan)
-            sys.stdout.flush()
             done = carry_out(plan, output=2)
             print_json(_document(done)) if arguments.json else _print(done)
     return 1 if done.verdict.verdict == DIVERGED else 0

@@ -21,7 +21,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--lr", type=float, default=0.1)
 parser.add_argument("--batch-size", type=int, default=8)
 parser.add_argument("--epochs", type=int, default=3)
-parser.add_argument("--amp", action=argparse.BooleanOptionalAction, default=True)
+parser.add_argument("--use-amp", action=argparse.BooleanOptionalAction, default=True)
 args = parser.parse_args()
 tracked = sacristan.init()
 for epoch in range(args.epochs):
@@ -193,10 +193,15 @@ early_terminate: {type: hyperband, min_iter: 2}
     assert found == [(0.1, "PRUNED", 2), (3.0, "COMPLETED", 9)]
 
 
-def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path):
-    done = swept("train.py", "--over", "{amp: [true, false]}", *METRIC)
+NAMED_AS_TYPED = "import sacristan\nsacristan.init(config={'use-amp': True}).log({'val/acc': 1.0})\n"
+
+
+@pytest.mark.parametrize("script", [TRAIN, NAMED_AS_TYPED])
+def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path, script):
+    (tmp_path / "train.py").write_text(script)
+    done = swept("train.py", "--over", "{use-amp: [true, false]}", *METRIC)
     assert done.returncode == 0
-    assert "amp is True in run 2, expected False" in done.stdout
+    assert "use-amp is True in run 2, expected False" in done.stdout
 
 
 @pytest.mark.parametrize(

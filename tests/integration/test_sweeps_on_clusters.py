@@ -26,6 +26,7 @@ from sacristan.runs.sweeps.agents.commands import run_sweep
 from sacristan.runs.sweeps.agents.engines import Engine, _Crew
 from sacristan.runs.sweeps.spec import read_spec
 from sacristan.runs.sweeps.study.home import Place
+from sacristan.runs.sweeps.views import Watcher
 from tests.integration.test_real_slurm import free_ports
 from tests.integration.test_sweeps import FAST, GRID, ROOT, TINY, WAITING, command
 from tests.processes import PIPE, STDOUT, Process, run
@@ -472,6 +473,30 @@ def test_a_task_that_is_preempted_is_queued_again_and_sees_its_point_through(gri
     assert [point.state for point in status.points.values()] == ["COMPLETE", "COMPLETE"]
     with open_store(place.base) as store:
         assert sorted(run.status for run in store.find()) == ["COMPLETED", "COMPLETED", "INTERRUPTED"]
+
+
+@pytest.mark.parametrize(("asks", "expected"), [("", 5), ("7", 1)])
+def test_a_job_is_watched_until_it_has_ended_or_slurm_does_not_know_it(grid, monkeypatch, tmp_path, asks, expected):
+    from sacristan.runs.sweeps.agents import slurm_agents
+
+    monkeypatch.setattr(slurm_agents, "_LOOK_S", 0.0)
+    monkeypatch.setattr(slurm_agents, "_ASK_S", 0.0)
+    (tmp_path / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    place, definition, _ = grid
+    looks = []
+
+    class Job:
+        def done(self):
+            return len(looks) >= 4
+
+    with contextlib.closing(place.home(definition.id)) as home:
+        watcher = Watcher(home)
+        look = watcher.look
+        monkeypatch.setattr(watcher, "look", lambda: looks.append(look()) or looks[-1])
+        status = slurm_agents._watch(watcher, look(), [Job()], asks)
+    assert (len(looks), status.is_done) == (expected, False)
 
 
 def test_a_password_is_for_the_eyes_of_its_owner(grid, monkeypatch):

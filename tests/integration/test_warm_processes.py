@@ -101,6 +101,15 @@ def finish(warm, launch, folder, trial=None, prune_at=None):
         return job.poll(), out.read().decode(), events
 
 
+def test_ended_processes_leave_no_descriptor_open(warm, write, tmp_path):
+    launch = write("pass")
+    finish(warm, launch, tmp_path)
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        assert finish(warm, launch, tmp_path)[0] == 0
+    assert psutil.Process().num_fds() == before
+
+
 def cold(launch):
     done = subprocess.run(
         launch.command,
