@@ -259,9 +259,6 @@ def _thaw(value: Any) -> Any:
     return tuple(_thaw(item) for item in value) if type(value) is tuple else value
 
 
-# ---------------------------------------------------------------------- sending configs to processes of multiprocessing
-
-
 def send_maps_as_maps(reduction: ModuleType) -> None:
     """Let workers, such as those of a loader, get a config with dotted access."""
     for kind in (Map, MutableMap, FrozenList):

@@ -123,9 +123,6 @@ def _reject(alias: str, at_root: Any, target: str, at_target: Any) -> NoReturn:
     )
 
 
-# ---------------------------------------------------------------------- the config
-
-
 class ComputedConfig:
     """The config of an experiment for one command.
 

@@ -156,8 +156,6 @@ class Launcher:
         run.config = config
         return run
 
-    # ------------------------------------------------------------------ what was asked for
-
     def _options(self, typed: Mapping[str, Any]) -> dict[str, Any]:
         """Return all options of the call; only rank 0 records and draws on the terminal."""
         options = {**self._experiment.get_default_options(), **typed}

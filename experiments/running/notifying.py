@@ -95,8 +95,6 @@ class Notifier:
             self._alerts = [alert for alert in alerts if isinstance(alert, dict)][:_MAX_ALERTS]
             self._run.info |= {"alerts": self._alerts, "alert_level": info.get("alert_level")}
 
-    # ------------------------------------------------------------------ alerts
-
     def alert(self, text: str, level: str) -> None:
         """Record an alert of level `info`, `warning` or `error`, its first 1000 characters, and send it."""
         if level not in LEVELS:

@@ -167,8 +167,6 @@ class Checkpointer:
         """The file of the newest state."""
         return self.files.last
 
-    # ------------------------------------------------------------------ a training begins
-
     def begin(
         self,
         parts: Mapping[str, Any],

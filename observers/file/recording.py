@@ -112,8 +112,6 @@ class Recording:
         steps = [row["last_step"] for name, row in self.journal.points.summary.items() if not is_rewound(name)]
         return max(run_clock.now() - self.start.timestamp(), max(steps, default=0) + 1.0)
 
-    # ------------------------------------------------------------------ a session begins
-
     def begin(self, config: Mapping[str, Any]) -> None:
         """Write sources, config, lease and `run.json`, in this order; warn of config values that become text."""
         _recordings.setdefault(self.uid, []).append(self)

@@ -236,8 +236,6 @@ def _batches(items: Iterable[Any]) -> Iterator[list[Any]]:
         yield batch
 
 
-# ---------------------------------------------------------------------- media
-
 _BATCH_ENTRIES = 100
 # The owner of large entries, which belong to no run, like contents.
 _OWNER = "media"

@@ -250,8 +250,6 @@ class AppendFile:
         self._forget()
 
 
-# ---------------------------------------------------------------------- reading and writing at an offset
-
 # Windows has neither `os.pread` nor `os.pwrite`; there, one thread at a time moves the position of a file.
 _moving = threading.Lock()
 

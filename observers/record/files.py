@@ -76,9 +76,6 @@ def _no_file(path: str | Path) -> OSError:
     return OSError(errno.EINVAL, "it is no regular file", str(path))
 
 
-# ---------------------------------------------------------------------- descriptors that stay open
-
-
 class Descriptor:
     """A descriptor above 2, owned but closable by others, as with `os.closerange`: ask `is_open` before each use."""
 
