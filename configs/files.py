@@ -14,7 +14,7 @@ _PATTERNS = ("*.yaml", "*.csv")
 
 
 def find_file(path: str | Path) -> Path:
-    """Return a path; one below `configs/` that the working folder lacks may be that of the lab's own file."""
+    """Return the path of a file, or of the lab's own one below `configs/` if the working folder has none."""
     path = Path(path)
     own = _own_folder(path.parent)
     is_own = own is not None and path.name in _own_names(own) and not os.path.lexists(path)

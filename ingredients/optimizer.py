@@ -97,10 +97,7 @@ def build_optimizer(
     implementation: str | None = None,
     loss: Loss | None = None,
 ) -> torch.optim.Optimizer:
-    """Build an optimizer without Sacred for the model and the trainable parameters of the loss.
-
-    Its groups have `names`; torch's own `param_names` would require names for groups that are added later.
-    """
+    """Build an optimizer without Sacred; groups have `names`, as torch's `param_names` rule out groups added later."""
     import inspect
 
     cls = _optimizer_class(name)

@@ -71,7 +71,7 @@ class MetricsBuffer:
         self.write_to([], keeps_new=True)
 
     def write_to(self, logs: Sequence[PointLog], *, keeps_new: bool = False) -> None:
-        """Write points to open logs, with those so far; without logs, only to `take`, as with `keeps_new`."""
+        """Write points, earlier ones too, to open logs; without logs, or with `keeps_new`, keep them for `take`."""
         before = self._logs[:1]
         logs = list(logs)
         if not logs:
@@ -205,7 +205,7 @@ class MetricsBuffer:
         self._logs[0].look = look
 
     def take(self, *, last: bool = False) -> dict[str, dict[str, Any]]:
-        """Return new names, steps, values and times by metric for Sacred's observers; the `last` takes no child's."""
+        """Return new names, steps, values and times by metric for Sacred's observers; `last` ends those of children."""
         if self._children is not None and self._logs[0].folder is not None:
             self._take_children(self._children, self._logs[0].folder, last=last)
         log = self._logs[0]

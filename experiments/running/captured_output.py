@@ -222,7 +222,7 @@ def _line_by_line() -> Iterator[None]:
 
 
 def take_from_memory(out: CapturedStdout) -> None:
-    """Capture output in a file instead of memory, in place, as `--capture=fd` does; if none can be made, go on."""
+    """Capture output in a file instead of memory, in place, as `--capture=fd` does, if one can be created."""
     memory = out.buffer
     if not isinstance(memory, io.StringIO):
         return

@@ -24,10 +24,7 @@ _MAX_FOLLOWING = {"help": 1, "save_config": 1, "print_config": math.inf}
 
 
 def check_command_line(argv: str | Sequence[str], options: Sequence[CLIOption]) -> None:
-    """Reject unknown options, options with a missing or invalid value, and settings that contradict each other.
-
-    Also a setting before `with`, an entry that is both a value and a group (`lr=1 lr.x=2`), and a second command.
-    """
+    """Reject invalid options, a setting before `with`, a second command, and settings that contradict each other."""
     words = _words(argv)
     plain_words = list(_plain_words(iter(words[1:]), options))
     _check_assignments(words)

@@ -77,7 +77,7 @@ class Aliases:
                 set_by_dotted_path(updates, target, updates[alias])
 
     def follow(self, config: Mapping[str, Any], changes: ConfigSummary, updates: dict[str, Any]) -> bool:
-        """Set both names where one has a value of its own; return whether, to compute again; reject two values."""
+        """Set both names where a scope gave one a value; return whether to compute again. Reject two values."""
         is_changed = False
         for alias, target in self.targets.items():
             at_root, at_target = config.get(alias, _UNSET), get_by_dotted_path(config, target, _UNSET)

@@ -57,7 +57,7 @@ _KEEP_NO_RECORD = (SlackObserver, TelegramObserver, TensorBoardObserver)
 
 @dataclasses.dataclass
 class _Request:
-    """A call of a command as typed; `reader` is the one whose settings count, that print_config shows or itself."""
+    """A call as typed; `reader` is the command whose settings count: the one that print_config shows, or itself."""
 
     command: str
     reader: str

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def own_world(experiment: sacred.Experiment, command: Any) -> World:
-    """Return the ranks of a run; tasks of `srun` are some only if it can have them, else workers or own runs."""
+    """Return the ranks of a run; tasks of `srun` are ranks only if it can have some, else workers or other runs."""
     world = world_of()
     if not world.meeting or (_has_ranks(experiment) and not getattr(command, "unobserved", True)):
         return world

@@ -266,7 +266,7 @@ class Recorder:
         out.finalize = self._after_reading(out, record_replaced(out))  # type: ignore[method-assign]  # Sacred calls it when the run ends
 
     def _after_reading(self, out: CapturedStdout, stop: Callable[[], None]) -> Callable[[], None]:
-        """Return Sacred's function that closes the output, after a reading in parts and a heartbeat that reads."""
+        """Return a function that reads the rest in parts, after any heartbeat, and closes the output as Sacred does."""
         finalize = out.finalize
 
         def close() -> None:

@@ -47,8 +47,8 @@ class Terminated(KeyboardInterrupt):
 class Signals:
     """Turns the signals that end a process into exceptions, of the main thread's run.
 
-    `stopping` is the number of the signal that was held back. A Signals that `is_patient` holds back further ones, too,
-    which launchers and agents of sweeps pass on to processes that received them anyway.
+    `stopping` is the number of the signal that was held back. If `is_patient`, further ones are held back as well:
+    launchers and agents of sweeps pass on signals that all processes of a job received anyway.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Signals:
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
-        """Raise on a signal, in the main thread, once code in the block is done unless it is `interruptible`."""
+        """Raise on a signal in the main thread; code in the block finishes first, unless it is `interruptible`."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

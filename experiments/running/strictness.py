@@ -20,9 +20,8 @@ from sacred.utils import (
     rel_path,
 )
 
-from sacristan.configs import freeze, to_plain
 from sacristan.configs.files import find_file, names_beside
-from sacristan.configs.map import is_group
+from sacristan.configs.map import freeze, is_group, to_plain
 from sacristan.configs.nearest import nearest, suggestion
 from sacristan.experiments.running.computed_config import ComputedConfig
 from sacristan.ingredients.config.entry_types import adopt, conform, infer, misfit, misplaced

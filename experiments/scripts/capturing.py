@@ -121,7 +121,7 @@ class Capture:
 
     @contextlib.contextmanager
     def of_experiment(self, run: LabRun) -> Iterator[None]:
-        """Pass on, in the block, what an experiment logs with libraries alone; its config and libraries stay."""
+        """Pass on what an experiment logs with libraries in the block, unless it logs that itself, too."""
         if self.run is not None and not self.is_guest:
             told("this script runs an experiment, which has a record of its own; python SCRIPT gives that alone")
         before = {name: getattr(self, name) for name in ("run", "is_guest", "_stands_in", *_OF_A_RUN)}

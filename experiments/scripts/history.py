@@ -35,7 +35,7 @@ _SUMMARIES = ("min", "max", "mean", "first", "last", "best", "copy", "none")
 
 
 class MetricRule(NamedTuple):
-    """What `define_metric` says of a metric, or of all whose names begin as one with a `*` at its end.
+    """What `define_metric` says of a metric, or of all that begin like a name that ends with `*`.
 
     `step_metric` is the metric whose value is the step; with `step_sync`, its last value where a row has none.
     `summary` says which values it keeps, empty for the last one; `goal` is `minimize`, `maximize` or None.
@@ -86,7 +86,7 @@ class History:
     # ------------------------------------------------------------------ logging
 
     def log(self, values: Values, step: Any = None, commit: bool | None = None) -> None:
-        """Log values, without nesting, at `step`, or at the current one; None closes a row without a `step`."""
+        """Log unnested values at `step`, or the current one; a `commit` of None closes the row without a `step`."""
         with self._lock:
             if step is not None and not self._open(step if type(step) is int else _whole(step)):
                 return

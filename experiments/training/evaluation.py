@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sacristan.experiments.training import Task
-from sacristan.experiments.training.gradients import LossValue
+from sacristan.experiments.training import LossValue, Task
 from sacristan.experiments.training.meters import Meter, OfLoss, OfTask, Once, check_merges
 from sacristan.ingredients.config.seed import look_stream
 from sacristan.ingredients.datasets.batches import Batches
 from sacristan.ingredients.errors import ConfigError, LossError
-from sacristan.ingredients.losses import Loss, check_loss
-from sacristan.ingredients.losses.modules import WeightedLosses
+from sacristan.ingredients.losses import Loss, WeightedLosses, check_loss
 from sacristan.ingredients.models.modules import evaluating
 from sacristan.ingredients.precision import MixedPrecision
 from sacristan.ingredients.ranks.group import ALONE, Ranks

@@ -333,10 +333,7 @@ class Triage:
 def replay_if_asked(
     trainer: Trainer, parts: Mapping[str, Any], callbacks: Callbacks, keeper: Checkpointer | None
 ) -> None:
-    """Repeat the step of a bundle where `replay` asks for that, and end the training by raising `Replayed`.
-
-    Of a run of several trainings, those before the one that the bundle is of train as ever.
-    """
+    """Repeat the step of a bundle where `replay` asks for that, and end its training by raising `Replayed`."""
     path = bundle_to_replay()
     if path is None:
         return

@@ -107,10 +107,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 class MapSignature(Signature):
-    """Fills in a captured function's arguments from the config, dicts as `Map`.
-
-    `only_from_config` are required arguments that the user has set and no scope declares: a call must not pass them.
-    """
+    """Fills in arguments from the config; what is set `only_from_config`, as no scope declares it, no call may pass."""
 
     only_from_config: frozenset[str] = frozenset()
 

@@ -338,7 +338,7 @@ class Scope(ConfigScope):
     def _evaluate(
         self, entries: _CheckedEntries | _NotedEntries, preset: Mapping[str, Any], fallback: Mapping[str, Any]
     ) -> None:
-        """Run the body with `entries` as locals, `preset` by earlier scopes; `fallback` are configs of others."""
+        """Run the body with `entries` as local variables; `preset` is of earlier scopes, `fallback` of ingredients."""
         visible = {}
         for name in self.args:
             if name in preset:

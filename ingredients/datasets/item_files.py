@@ -84,10 +84,7 @@ def _read_file(file: Path) -> Any:
 
 
 def read_hugging_face(path: Path | None, settings: SourceSettings) -> Source:
-    """Read a Hugging Face dataset from a folder (`save_to_disk`, or what `load_dataset` reads), or `huggingface:NAME`.
-
-    Numeric inputs are kept in memory; otherwise the source is a dataset of rows, or streams.
-    """
+    """Read a Hugging Face dataset from a folder or `huggingface:NAME`; numeric inputs are kept in memory."""
     name = settings.name.partition(":")[2]
     label = f"data.name={settings.name}"
     datasets = require("datasets", "huggingface", label)

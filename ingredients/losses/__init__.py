@@ -31,6 +31,7 @@ from sacristan.ingredients.models.tuned import uncompiled
 
 __all__ = [
     "Loss",
+    "WeightedLosses",
     "build_loss",
     "build_losses",
     "check_loss",

@@ -342,10 +342,7 @@ def will_train(parameter: nn.Parameter) -> bool:
 
 
 def check_unfreeze(entries: Iterable[Any]) -> list[tuple[int, list[str]]]:
-    """Check `model.unfreeze`, and return its entries as epochs and globs.
-
-    Entries are `{epoch: 3, match: GLOB}`, or with a list of globs, from the second epoch on.
-    """
+    """Check `model.unfreeze`, and return its entries, `{epoch: 3, match: GLOB or a list}`, as epochs and globs."""
     parsed = []
     for entry in entries:
         if not isinstance(entry, Mapping) or entry.keys() != {"epoch", "match"}:

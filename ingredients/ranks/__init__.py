@@ -229,10 +229,7 @@ class Notices:
                     self.put("failed", {**end, "rank": self.world.rank})
 
     def watch(self) -> None:
-        """Watch in a thread whether another rank has failed: the store may end with rank 0.
-
-        The thread ends before Python does: one inside torch at that time aborts the process (SIGABRT).
-        """
+        """Watch other ranks in a thread, as the store may end with rank 0; it ends before Python, or aborts that."""
         atexit.register(self._stop_watching)
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
         self._watching.start()

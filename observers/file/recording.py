@@ -48,7 +48,7 @@ def recordings_of(uid: str | None) -> list[Recording]:
 
 
 def recording_of(uid: str | None) -> Recording | None:
-    """Return the recording that began first of a run in this process: its folder has the states of the training."""
+    """Return the recording of a run that began first in this process; its folder has the training's states."""
     return next(iter(recordings_of(uid)), None)
 
 

@@ -301,7 +301,7 @@ class InfoFile:
 
 
 class LeaseFile:
-    """Writes who writes the record, and that it is alive; holds the lock if the file system supports locks."""
+    """Writes `lease.json`, which says who writes the record, and when; holds the lock where locks are supported."""
 
     def __init__(
         self, journal: Journal, lock: RecordLock, beat_interval_s: float, *, is_anonymous: bool = False

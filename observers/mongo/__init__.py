@@ -104,10 +104,7 @@ class Destination:
         journal.write(DESTINATION, self.written())
 
     def connect(self, **options: Any) -> pymongo.MongoClient:
-        """Return a client that notices an outage within seconds, or after the time-outs in its URL.
-
-        Raises ConfigurationError if the URL is invalid, or names a missing file.
-        """
+        """Return a client that notices an outage within seconds; raise ConfigurationError for an invalid URL."""
         import pymongo
 
         patience = {"serverSelectionTimeoutMS": 2000, "connectTimeoutMS": 2000, "socketTimeoutMS": 20000}
@@ -184,10 +181,7 @@ def is_unconfirmed(error: Exception) -> bool:
 
 
 def is_logged_out(error: Exception) -> bool:
-    """Tell whether the server requires a login, as it does after the user was dropped and created again.
-
-    Connections that are open then stay without a login.
-    """
+    """Tell whether the server requires a login, as after the user was dropped: open connections stay without one."""
     return getattr(error, "code", None) == 13 and "requires authentication" in str(error)
 
 

@@ -56,12 +56,12 @@ def object_id(*parts: str | int) -> bson.ObjectId:
 
 
 def content_id(sha256: str) -> Any:
-    """Return the id in GridFS of an artifact's content, which only artifacts share: others die with their run."""
+    """Return the id in GridFS of a content that only artifacts share; other files are deleted with their run."""
     return object_id("artifact content", sha256)
 
 
 class Packer:
-    """Makes entries of a run storable, `files` of stand-ins by id; `is_exact` if all can be restored."""
+    """Makes entries of a run storable: `files` are those of stand-ins, by id; `is_exact` if all can be restored."""
 
     def __init__(self, uid: str, limit: int = ENTRY_BYTES) -> None:
         self.uid = uid

@@ -172,7 +172,7 @@ def make_media_indexes(collections: Collections) -> None:
 
 
 def make_artifact_indexes(collections: Collections) -> None:
-    """Create what the user may of the indexes; that of name and version keeps two processes from one number."""
+    """Create the indexes that the user may create; one keeps two processes from using the same version."""
     _make(collections.artifacts, [("name", ASCENDING), ("version", DESCENDING)], unique=True)
     _make(collections.artifacts, [("made_by", ASCENDING)])
     _make(collections.artifacts, [("used_by", ASCENDING)])

@@ -58,7 +58,7 @@ _SPOOLED = "run"
 
 
 class _Spool(FileObserver):
-    """A folder of its own, removed after delivery; locked until `let_go`, so that `sacristan sync` leaves it."""
+    """Records a run in a folder of its own until it is delivered; `sacristan sync` leaves it until `let_go`."""
 
     _is_spool = True
 

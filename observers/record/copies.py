@@ -200,10 +200,7 @@ def copy_stream(
     progress: CopyProgress | None = None,
     digest: hashlib._Hash | None = None,
 ) -> int:
-    """Copy a stream into an open file, which may have a part of it, with holes for zeros; return the stream's length.
-
-    A stream of more than `num_bytes` is not read to its end, because a growing file may have none.
-    """
+    """Copy a stream over a part of it, with holes for zeros, up to `num_bytes`; return the stream's length."""
     is_clone = clone(source, target)
     if is_clone and digest is None:
         return os.fstat(target.fileno()).st_size
@@ -240,7 +237,7 @@ def read(stream: BinaryIO, num_bytes: int = _CHUNK_BYTES) -> bytes:
 
 
 def clone(source: BinaryIO, target: BinaryIO) -> bool:
-    """Let a file share all blocks of another (FICLONE), where the file system can; later changes do not meet."""
+    """Let a file share all blocks of another (FICLONE), where the file system can; each may still change alone."""
     try:
         fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         os.ftruncate(target.fileno(), os.fstat(source.fileno()).st_size)

@@ -46,7 +46,7 @@ class RecordLock:
         return self._pid == os.getpid() and self._descriptor is not None and self._descriptor.is_open
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Return whether the lock is held: not without folder or locks. Without `wait`, raise BlockingIOError."""
+        """Take the lock; return False without a folder or locks. Without `wait`, this may raise BlockingIOError."""
         descriptor = _open(self.path, os.O_RDWR | os.O_CREAT)
         if descriptor is None:
             return False

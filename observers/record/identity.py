@@ -107,7 +107,7 @@ def is_anonymous(meta_info: Mapping[str, Any]) -> bool:
 
 
 def lease(beat_interval_s: float, *, locked: bool = False, is_anonymous: bool = False) -> dict[str, Any]:
-    """Return this process's lease, as of now; a `beat_interval_s` of 0 means no heartbeats, anonymous no host."""
+    """Return this process's lease as of now; an interval of 0 means no heartbeats, and anonymous no machine's name."""
     return {
         **({} if is_anonymous else {"host": platform.node()}),
         "boot_id": _boot_id(),

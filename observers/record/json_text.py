@@ -63,7 +63,7 @@ _BITS_A_DIGIT = math.log2(10)
 
 
 def as_text(value: Any) -> str:
-    """Return the text of any value, without fail: huge ints in hexadecimal, else the type in angle brackets."""
+    """Return the text of any value; huge ints become hexadecimal, and what has no text `<TYPE>`."""
     try:
         return str(value)
     except Exception:

@@ -136,7 +136,7 @@ def read_json_lines(path: Path) -> Iterator[Any]:
 
 
 def read_names(folder: Path) -> dict[int, tuple[str, bool]]:
-    """Return names by id, and whether steps are floats: both kinds have two ids. Names precede points."""
+    """Return each metric's name by id, and whether its steps are floats; a metric with both kinds has two ids."""
     return MetricNames(folder).by_id
 
 
