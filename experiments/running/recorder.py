@@ -25,18 +25,7 @@ from sacristan.experiments.running.system_metrics import Sampler
 from sacristan.observers.errors import MediaError, MetricError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.media.kinds import Media
-from sacristan.observers.record import run_clock
-from sacristan.observers.record.interface import (
-    BufferedObserver,
-    ConfigObserver,
-    GraphObserver,
-    HasLoss,
-    HasPlace,
-    MediaObserver,
-    OutputObserver,
-    PointObserver,
-    RewindableObserver,
-)
+from sacristan.observers.record import interface, run_clock
 from sacristan.observers.record.points.rewinding import Position, num_missing
 
 _log = logging.getLogger(__name__)
@@ -75,7 +64,9 @@ class Recorder:
 
     def begin(self) -> None:
         """Write metrics to the logs of the started observers; counts continue from a resumed record."""
-        opened = (observer.open_points() for observer in self._run.observers if isinstance(observer, PointObserver))
+        opened = (
+            observer.open_points() for observer in self._run.observers if isinstance(observer, interface.PointObserver)
+        )
         logs = [log for log in opened if log is not None]
         self.metrics.write_to(logs, keeps_new=any(map(_takes_sacreds_metrics, self._run.observers)))
         self._has_begun = True
@@ -154,25 +145,25 @@ class Recorder:
             return
         self._has_new_config, self._num_configs = False, self._num_configs + 1
         for observer in self._run.observers:
-            if isinstance(observer, ConfigObserver):
+            if isinstance(observer, interface.ConfigObserver):
                 with reported(observer, "config_event"):
                     observer.config_event(self._run.config)
 
     def draw_graph(self, model: Any, inputs: Any) -> None:
         """Give a graph to the observers that draw graphs; see `LabRun.log_graph`."""
         for observer in self._run.observers:
-            if isinstance(observer, GraphObserver):
+            if isinstance(observer, interface.GraphObserver):
                 with reported(observer, "graph_event"):
                     observer.graph_event(model, inputs)
 
     def places(self) -> list[str]:
         """Return the locations of the record that observers name, each once."""
-        places = [observer.place for observer in self._run.observers if isinstance(observer, HasPlace)]
+        places = [observer.place for observer in self._run.observers if isinstance(observer, interface.HasPlace)]
         return list(dict.fromkeys(filter(None, places)))
 
     def losses(self) -> list[str]:
         """Return what the observers' records of the ended run lack, each once; empty if they are whole."""
-        losses = [observer.loss for observer in self._run.observers if isinstance(observer, HasLoss)]
+        losses = [observer.loss for observer in self._run.observers if isinstance(observer, interface.HasLoss)]
         return list(dict.fromkeys(filter(None, losses)))
 
     # ------------------------------------------------------------------ heartbeats
@@ -194,7 +185,7 @@ class Recorder:
         with self.lock:
             self._write_down()
             for observer in self._run.observers:
-                if isinstance(observer, BufferedObserver):
+                if isinstance(observer, interface.BufferedObserver):
                     with reported(observer, "flush_event"):
                         observer.flush_event()
 
@@ -232,7 +223,7 @@ class Recorder:
             return
         unable = {}
         for observer in self._run.observers:
-            if isinstance(observer, MediaObserver):
+            if isinstance(observer, interface.MediaObserver):
                 with reported(observer, "media_event"):
                     observer.media_event(entries)
             else:
@@ -312,7 +303,7 @@ class Recorder:
             self._write_down()
             reached, unable = position, []
             for observer in self._run.observers:
-                if isinstance(observer, RewindableObserver):
+                if isinstance(observer, interface.RewindableObserver):
                     reached = observer.rewind_event(position, step) or reached
                 elif _takes_sacreds_metrics(observer):
                     unable.append(type(observer).__name__)
@@ -343,7 +334,7 @@ def _takes_sacreds_metrics(observer: RunObserver) -> bool:
     return _has_sacreds_metrics(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
 
 
-def _takes_parts(observer: RunObserver) -> TypeGuard[OutputObserver]:
+def _takes_parts(observer: RunObserver) -> TypeGuard[interface.OutputObserver]:
     """Return whether an observer takes output in parts."""
     return _has_parts(type(observer))  # type: ignore[arg-type]  # mypy asks the instance for its hash
 
@@ -351,13 +342,13 @@ def _takes_parts(observer: RunObserver) -> TypeGuard[OutputObserver]:
 # Kept, because each heartbeat asks, and `isinstance` of a protocol goes through all of its members each time.
 @functools.cache
 def _has_parts(kind: type) -> bool:
-    return issubclass(kind, OutputObserver)
+    return issubclass(kind, interface.OutputObserver)
 
 
 @functools.cache
 def _has_sacreds_metrics(kind: type) -> bool:
     overrides = getattr(kind, "log_metrics", RunObserver.log_metrics) is not RunObserver.log_metrics
-    return overrides and not issubclass(kind, PointObserver)
+    return overrides and not issubclass(kind, interface.PointObserver)
 
 
 @contextlib.contextmanager

@@ -22,17 +22,9 @@ from sacristan.ingredients.ranks import World
 from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.observer import FileObserver
 from sacristan.observers.file.sacred_form import plain
+from sacristan.observers.record import identity
 from sacristan.observers.record.files import read_regular
 from sacristan.observers.record.folders import as_number
-from sacristan.observers.record.identity import (
-    EXPECT_RESOURCES_VARIABLE,
-    PARENT_VARIABLE,
-    RESUME_VARIABLE,
-    START_VARIABLE,
-    is_alive,
-    is_uid,
-    read_lease,
-)
 from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.schema import CONFIG, INFO, RUN
 
@@ -48,13 +40,13 @@ _NOT_UNFINISHED = ("COMPLETED", "COMPLETED_WITH_LOSS", "PRUNED", "QUEUED", "HELD
 
 def folder_to_start() -> Path | None:
     """Return the folder of the queued run to start, once: processes of the run must not start it again."""
-    named = os.environ.pop(START_VARIABLE, None)
-    return None if named is None else _folder_of_run(START_VARIABLE, named)
+    named = os.environ.pop(identity.START_VARIABLE, None)
+    return None if named is None else _folder_of_run(identity.START_VARIABLE, named)
 
 
 def forget_folders() -> None:
     """Remove the folders of the runs to start or resume, meant for rank 0 alone, from the environment."""
-    for name in (START_VARIABLE, RESUME_VARIABLE):
+    for name in (identity.START_VARIABLE, identity.RESUME_VARIABLE):
         os.environ.pop(name, None)
 
 
@@ -84,9 +76,9 @@ def folder_to_resume(
     meant before (`legacy_defaults`). If the setting is a state of another run, `run.meta_info` gets that run's uid as
     `started_from`. `has_ingredient` means that the ingredient `checkpoint` wrote the states, so they can be checked.
     """
-    named = os.environ.pop(RESUME_VARIABLE, None)
+    named = os.environ.pop(identity.RESUME_VARIABLE, None)
     if named is not None:
-        return _folder_of_run(RESUME_VARIABLE, named)
+        return _folder_of_run(identity.RESUME_VARIABLE, named)
     if _command(run) != default_command:
         return None
     setting = get_by_dotted_path(run.config, _SETTING)
@@ -163,11 +155,11 @@ def _check_state(setting: str, run: Any, *, has_ingredient: bool) -> None:
 
 def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
     """Record the run whose state this run starts from as `started_from`, unless a parent is given."""
-    if meta_info.get("parent") or os.environ.get(PARENT_VARIABLE):
+    if meta_info.get("parent") or os.environ.get(identity.PARENT_VARIABLE):
         return
     for folder in state.absolute().parents[1:3]:  # a fork keeps its own start one folder deeper
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
-            if is_uid(uid := load_json(folder / RUN)["uid"]):
+            if identity.is_uid(uid := load_json(folder / RUN)["uid"]):
                 meta_info["started_from"] = uid
                 return
 
@@ -176,7 +168,7 @@ class _Criteria:
     """What a recorded run must match to be resumed: `identity`, and the config apart from `ignored` entries."""
 
     def __init__(self, run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> None:
-        parent = run.meta_info.get("parent", os.environ.get(PARENT_VARIABLE) or None)
+        parent = run.meta_info.get("parent", os.environ.get(identity.PARENT_VARIABLE) or None)
         self.identity = (run.experiment_info["name"], _command(run), parent)
         self._ignored, self._legacy_defaults = ignored, json.loads(json.dumps(plain(legacy_defaults)))
         config = json.loads(json.dumps(plain(run.config)))
@@ -315,7 +307,7 @@ def check_resumable(run: Any) -> None:
 
 def check_resource(path: str) -> None:
     """Reject a resource that changed since the run to reproduce read it; see SACRISTAN_EXPECT_RESOURCES."""
-    expected = json.loads(os.environ.get(EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
+    expected = json.loads(os.environ.get(identity.EXPECT_RESOURCES_VARIABLE) or "{}").get(path)
     if expected is None:
         return
     with Path(path).open("rb") as stream:
@@ -336,8 +328,8 @@ def is_unfinished(record: Mapping[str, Any]) -> bool:
 
 def is_living(folder: Path, record: Mapping[str, Any]) -> bool:
     """Return whether a process is working on a run."""
-    lease = read_lease(folder)
-    return record["status"] == "RUNNING" and lease is not None and is_alive(lease)
+    lease = identity.read_lease(folder)
+    return record["status"] == "RUNNING" and lease is not None and identity.is_alive(lease)
 
 
 def _with(config: Any, names: Collection[str], value: Any) -> Any:

@@ -25,15 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from sacristan.configs.map import value_at
+from sacristan.ingredients.checkpoints import optimizer_state
 from sacristan.ingredients.checkpoints.files import check_weights
-from sacristan.ingredients.checkpoints.optimizer_state import (
-    add_groups,
-    name_groups,
-    regrouped,
-    sharing,
-    unsaved,
-    with_names,
-)
 from sacristan.ingredients.config.seed import global_states, set_global_states
 from sacristan.ingredients.errors import CheckpointError
 from sacristan.ingredients.models.modules import (
@@ -103,7 +96,7 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
     parameters = _parameters(parts)
     for name, state in states.items():
         if name.partition(".")[0] == "optimizer" and state is not None:
-            name_groups(state["param_groups"], parts[name], parameters)
+            optimizer_state.name_groups(state["param_groups"], parts[name], parameters)
     far = {**vars(place), "losses": snapshot(place.losses), "scalars": snapshot(place.scalars)}
     return {**states, **({"trained": trained} if trained else {}), **far, "streams": global_states()}
 
@@ -111,7 +104,7 @@ def capture(place: Place, parts: Mapping[str, Any]) -> dict[str, Any]:
 def warn_of_unsaved(parts: Mapping[str, Any]) -> None:
     """Warn of momenta that a resumed training would lack; call it after a step."""
     for optimizer in _optimizers(parts):
-        lacking = unsaved(optimizer)
+        lacking = optimizer_state.unsaved(optimizer)
         if lacking:
             _log.warning(
                 "optimizer: the state_dict of %s lacks the tensors in %s, and so do checkpoints: unless each step "
@@ -190,7 +183,7 @@ def resume(parts: Mapping[str, Any], state: Mapping[str, Any], path: Path) -> Pl
     for name, part in parts.items():
         if part is not None and state.get(name) is not None:
             if name.partition(".")[0] == "optimizer":
-                add_groups(part, state[name], _parameters(parts))
+                optimizer_state.add_groups(part, state[name], _parameters(parts))
             _load(part, state[name], name, path)
         elif part is not None and name == "callbacks":
             _log.warning("%s holds no callbacks: those of this training start from the beginning", path)
@@ -271,9 +264,9 @@ def _branch_rates(
     if differ(saved, config, "optimizer.name"):
         _log.warning("optimizer.name differs from that in %s: the optimizer starts without momenta", path)
     elif is_changed:
-        _load(optimizer, regrouped(state[name], optimizer, _parameters(parts)), name, path)
+        _load(optimizer, optimizer_state.regrouped(state[name], optimizer, _parameters(parts)), name, path)
     else:
-        add_groups(optimizer, state[name], _parameters(parts))
+        optimizer_state.add_groups(optimizer, state[name], _parameters(parts))
         _load(optimizer, state[name], name, path)
     if schedule is None:
         return
@@ -304,8 +297,8 @@ def _load(part: Any, state: Any, name: str, path: Path) -> None:
         if isinstance(part, nn.Module):
             load_plain_state_dict(part, state)
         else:
-            with sharing(part):
-                part.load_state_dict(with_names(state, part))
+            with optimizer_state.sharing(part):
+                part.load_state_dict(optimizer_state.with_names(state, part))
     except (ValueError, KeyError, TypeError, RuntimeError, AttributeError, IndexError) as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise CheckpointError(f"{path}: its {name} does not fit this training ({reason})") from error

@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sacristan.ingredients.datasets.csv_cells import (
-    GAPS_OF_PANDAS,
-    MANY,
-    as_numbers,
-    read_cells,
-    refuse_notation,
-    refuse_strays,
-    typed,
-)
+from sacristan.ingredients.datasets import csv_cells
 from sacristan.ingredients.datasets.fitted import TableColumns
 from sacristan.ingredients.datasets.samples import Source, SourceSettings
 from sacristan.ingredients.datasets.source_checks import as_list, refuse_column
@@ -39,8 +31,8 @@ _UNNAMED = re.compile(r"Unnamed: \d+(\.\d+)*")
 
 def read_csv(path: Path, settings: SourceSettings) -> Source:
     """Read a CSV file with its `TableColumns`; a trained model's columns are put in its order and encoding."""
-    cells = _without_index(read_cells(path, _na_values(settings), settings.csv), settings.trained, path)
-    frame = typed(cells, _text_columns(settings), settings.csv)
+    cells = _without_index(csv_cells.read_cells(path, _na_values(settings), settings.csv), settings.trained, path)
+    frame = csv_cells.typed(cells, _text_columns(settings), settings.csv)
     frame, split_values = _split_values(frame, cells, settings, path)
     frame, weights = _split_weights(frame, settings, path)
     _check_shape(frame, settings, path)
@@ -51,7 +43,7 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
     inputs = _inputs(frame, set(itertools.chain(*candidates)), settings, path)
     for name in inputs.columns:
         if inputs[name].dtype.kind not in "biuf" and not _is_category(name, settings):
-            refuse_notation(inputs[name], f"data.path={path}", settings.csv, "name it in data.categorical")
+            csv_cells.refuse_notation(inputs[name], f"data.path={path}", settings.csv, "name it in data.categorical")
     table = settings.table or _fitted(inputs, settings, path)
     encoded = table.encode(inputs, settings.dtype, f"data.path={path}", strict=settings.needs_targets, csv=settings.csv)
     return Source(
@@ -68,7 +60,7 @@ def read_csv(path: Path, settings: SourceSettings) -> Source:
 def _na_values(settings: SourceSettings) -> Collection[str]:
     if settings.table is not None:
         return settings.table.na_values
-    return settings.na_values if settings.trained is None else GAPS_OF_PANDAS
+    return settings.na_values if settings.trained is None else csv_cells.GAPS_OF_PANDAS
 
 
 def _text_columns(settings: SourceSettings) -> Collection[str]:
@@ -185,7 +177,7 @@ def _fitted(inputs: pandas.DataFrame, settings: SourceSettings, path: Path) -> T
     where, as_text = f"data.path={path}", _text_columns(settings)
     for name in inputs.columns:
         if inputs[name].dtype.kind not in "biuf" and name not in as_text:
-            refuse_strays(inputs[name], where, "name the column in data.categorical", settings.csv)
+            csv_cells.refuse_strays(inputs[name], where, "name the column in data.categorical", settings.csv)
     if settings.trained is not None:  # a checkpoint of an earlier version, which had no categories
         return TableColumns.fitted(inputs, None, where, chosen=False)
     return TableColumns.fitted(
@@ -211,8 +203,8 @@ def _targets(
         if values.isna().any() or [*map(class_name, labels)] != [*map(class_name, values)]:
             return labels
     for name in names if settings.task in ("auto", "regression") else ():
-        if trained is None and frame[name].dtype.kind not in "biuf" and frame[name].nunique() > MANY:
-            refuse_notation(frame[name], "data.target", settings.csv, "set data.task=classification")
+        if trained is None and frame[name].dtype.kind not in "biuf" and frame[name].nunique() > csv_cells.MANY:
+            csv_cells.refuse_notation(frame[name], "data.target", settings.csv, "set data.task=classification")
     return read_targets(frame, names, path, needs_targets=settings.needs_targets)
 
 
@@ -221,7 +213,7 @@ def _labels(cells: pandas.Series, classes: Sequence[str], path: Path, *, needs_t
     import pandas
 
     def label(text: str) -> Any:
-        number = None if text in classes else as_numbers(pandas.Series([text]))
+        number = None if text in classes else csv_cells.as_numbers(pandas.Series([text]))
         return text if number is None else number.item()
 
     _check_missing(int(cells.isna().sum()), [str(cells.name)], path, needs_targets=needs_targets)
@@ -233,7 +225,7 @@ def read_targets(frame: pandas.DataFrame, names: list[str], path: Path, *, needs
     """Return targets (rows,) of one column, else (rows, columns): numbers, text, or objects if text is missing."""
     for name in names:
         if frame[name].dtype.kind not in "biuf":
-            refuse_strays(frame[name].astype(str).where(frame[name].notna()), "data.target", "leave them out")
+            csv_cells.refuse_strays(frame[name].astype(str).where(frame[name].notna()), "data.target", "leave them out")
     targets = frame[names[0]] if len(names) == 1 else frame[names]
     num_missing = int(targets.isna().to_numpy().sum())
     _check_missing(num_missing, names, path, needs_targets=needs_targets)

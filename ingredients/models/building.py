@@ -28,15 +28,7 @@ from sacristan.ingredients.config.construct import build, check_options, import_
 from sacristan.ingredients.config.seed import global_stream
 from sacristan.ingredients.datasets.fitted import Preparation
 from sacristan.ingredients.errors import ModelError
-from sacristan.ingredients.models.modules import (
-    check_globs,
-    evaluating,
-    load_plain_state_dict,
-    matches,
-    plain_name,
-    plain_names,
-    plain_state_dict,
-)
+from sacristan.ingredients.models import modules
 from sacristan.ingredients.models.networks import NETWORKS
 
 _SHORT = {"xavier": "xavier_uniform", "kaiming": "kaiming_normal"}
@@ -116,7 +108,7 @@ def _torchvision(name: str, options: Mapping[str, Any], num_outputs: int) -> nn.
 def _check_outputs(model: nn.Module, name: str, inputs: torch.Tensor, num_outputs: int) -> None:
     """Check the outputs for two inputs of zeros, in evaluation mode, which leaves the model unchanged."""
     try:
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), modules.evaluating(model):
             outputs = model(inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -205,7 +197,9 @@ def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mappin
     used: set[int] = set()
     drawn: set[int] = set()
     for name, module in model.named_modules():
-        number = next((n for n, rule in enumerate(rules) if matches(plain_name(name), [rule.match])), None)
+        number = next(
+            (n for n, rule in enumerate(rules) if modules.matches(modules.plain_name(name), [rule.match])), None
+        )
         if number is None or not isinstance(module, (*_LINEAR, *_EMBEDDINGS, *_RECURRENT, nn.MultiheadAttention)):
             continue
         used.add(number)
@@ -216,7 +210,7 @@ def initialize(model: nn.Module, init: str | Mapping[str, Any] | Sequence[Mappin
     if isinstance(init, str):
         return
     _zero_padding(model, drawn)
-    check_globs(model, [rule.match for rule in rules], "model.init")
+    modules.check_globs(model, [rule.match for rule in rules], "model.init")
     for number in sorted(set(range(len(rules))) - used):
         raise ModelError(
             f"model.init: {rules[number].match!r} matches no layer whose weights can be drawn, or only those of entries"
@@ -358,7 +352,7 @@ def rename(state: Mapping[str, Any], rules: Iterable[Mapping[str, str]]) -> dict
 
 def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: bool, source: str) -> WeightsReport:
     """Load a state dict, or leave the model unchanged; if not `strict`, one tensor at least must fit."""
-    theirs, mine = plain_names(state), plain_state_dict(model)
+    theirs, mine = modules.plain_names(state), modules.plain_state_dict(model)
     report = WeightsReport.of(theirs, mine)
     if strict and not report.is_exact:
         raise ModelError(
@@ -370,5 +364,5 @@ def load_weights_into(model: nn.Module, state: Mapping[str, Any], *, strict: boo
             f"model.weights: nothing in {source} fits this model; the file has {_first([*theirs])}, the model "
             f"{_first([*mine])}; see model.rename"
         )
-    load_plain_state_dict(model, {name: theirs[name] for name in report.loaded}, strict=report.is_exact)
+    modules.load_plain_state_dict(model, {name: theirs[name] for name in report.loaded}, strict=report.is_exact)
     return report

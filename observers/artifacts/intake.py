@@ -23,15 +23,7 @@ from typing import BinaryIO, NoReturn
 
 from sacristan.observers.artifacts import ArtifactFile, content_path
 from sacristan.observers.errors import ArtifactError
-from sacristan.observers.record.copies import (
-    RESUMED_BYTES,
-    ChangedWhileReadError,
-    CopyProgress,
-    copy_stream,
-    make_shared,
-    read,
-    share,
-)
+from sacristan.observers.record import copies
 from sacristan.observers.record.files import sync_file, sync_folder
 from sacristan.observers.record.folders import RecordLock, is_locked
 from sacristan.observers.record.schema import LOCK
@@ -57,7 +49,7 @@ class Incoming:
         self._taken: dict[str, Path] = {}
 
     def __enter__(self) -> Incoming:
-        make_shared(self._home, self._home.parent.parent)
+        copies.make_shared(self._home, self._home.parent.parent)
         sweep_incoming(self._home.parent)
         self.folder = Path(tempfile.mkdtemp(dir=self._home))
         self._lock = RecordLock(self.folder)
@@ -66,7 +58,7 @@ class Incoming:
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         parts = list(self.folder.glob(f"{_PART}*"))
-        if error is None or isinstance(error, ChangedWhileReadError) or not parts:
+        if error is None or isinstance(error, copies.ChangedWhileReadError) or not parts:
             shutil.rmtree(self.folder, ignore_errors=True)
         else:
             for path in self.folder.iterdir():
@@ -85,14 +77,16 @@ class Incoming:
         except OSError:
             return False
 
-    def take(self, stream: BinaryIO, expected_bytes: int, progress: CopyProgress | None = None) -> tuple[str, int]:
+    def take(
+        self, stream: BinaryIO, expected_bytes: int, progress: copies.CopyProgress | None = None
+    ) -> tuple[str, int]:
         """Keep the content of a stream if it is new; return SHA-256 and length. It is read up to `expected_bytes`."""
         path = self.folder / f"taken-{os.urandom(8).hex()}"
-        if expected_bytes >= RESUMED_BYTES:
+        if expected_bytes >= copies.RESUMED_BYTES:
             path = self._part(stream, expected_bytes)
         sha256 = hashlib.sha256()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as copy:
-            num_bytes = copy_stream(stream, copy, expected_bytes, progress, sha256)
+            num_bytes = copies.copy_stream(stream, copy, expected_bytes, progress, sha256)
         digest = sha256.hexdigest()
         if digest in self._taken or self.holds(digest, num_bytes):
             path.unlink()
@@ -102,7 +96,7 @@ class Incoming:
 
     def _part(self, stream: BinaryIO, num_bytes: int) -> Path:
         """Return the path for a large content, with the part that a dead process has left, if there is one."""
-        beginning = hashlib.sha256(read(stream, _KEY_BYTES)).hexdigest()
+        beginning = hashlib.sha256(copies.read(stream, _KEY_BYTES)).hexdigest()
         stream.seek(0)
         name = f"{_PART}{num_bytes}-{beginning[:32]}"
         path = self.folder / f"{name}.{os.urandom(4).hex()}"
@@ -122,10 +116,10 @@ class Incoming:
         """Move all new contents to where readers find them, read-only."""
         for digest, path in sorted(self._taken.items()):
             target = content_path(self.contents, digest)
-            make_shared(target.parent, self._home.parent)
+            copies.make_shared(target.parent, self._home.parent)
             make_read_only(path)
             path.replace(target)
-            share(target)
+            copies.share(target)
             sync_folder(target.parent)
         self._taken.clear()
 
@@ -163,7 +157,7 @@ def take_tree(path: Path, incoming: Incoming, likely: Collection[tuple[str, int]
     if incoming.contents.resolve().is_relative_to(path.resolve()):
         raise ArtifactError(f"{path}: it holds the store of artifacts itself; log a folder that does not")
     files = []
-    with CopyProgress(path.name, sum(size for _, _, size, _ in before.values())) as progress:
+    with copies.CopyProgress(path.name, sum(size for _, _, size, _ in before.values())) as progress:
         for name in sorted(before):
             try:
                 stream = (home / name).open("rb")
@@ -186,11 +180,11 @@ def _take(
     incoming: Incoming,
     num_bytes: int,
     likely: Collection[tuple[str, int]],
-    progress: CopyProgress,
+    progress: copies.CopyProgress,
 ) -> ArtifactFile:
     if (name, num_bytes) in likely:
         sha256, num_read = hashlib.sha256(), 0
-        while num_read <= num_bytes and (chunk := read(stream)):
+        while num_read <= num_bytes and (chunk := copies.read(stream)):
             sha256.update(chunk)
             num_read += len(chunk)
             progress.advance(len(chunk))
@@ -270,4 +264,6 @@ def _refuse(path: Path, error: Exception) -> NoReturn:
 
 
 def _refuse_change(path: Path) -> NoReturn:
-    raise ChangedWhileReadError(f"{path}: it changed while it was read; log it when nobody writes to it any more")
+    raise copies.ChangedWhileReadError(
+        f"{path}: it changed while it was read; log it when nobody writes to it any more"
+    )

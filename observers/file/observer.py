@@ -20,16 +20,9 @@ from typing import Any
 from sacred.observers import FileStorageObserver
 
 from sacristan.observers.errors import ArtifactError
+from sacristan.observers.file import sessions
 from sacristan.observers.file.recording import Recording, SacredsInterface, recording_of
 from sacristan.observers.file.run_file import Beginning
-from sacristan.observers.file.sessions import (
-    OpenRecord,
-    folder_of,
-    new_session,
-    resumed_session,
-    started_session,
-    uid_in,
-)
 from sacristan.observers.record.copies import copy_file, keep, open_file, path_below
 from sacristan.observers.record.files import file_name, lasting_path
 from sacristan.observers.record.folders import artifact_path, make_numbered_folder
@@ -163,7 +156,7 @@ class FileObserver(SacredsInterface):
                 self._started().provenance.gather(self._lock, beginning.ex_info, with_reads=with_reads)
             return session.run_id
 
-    def _session(self, beginning: Beginning) -> OpenRecord:
+    def _session(self, beginning: Beginning) -> sessions.OpenRecord:
         """Open the record that the run continues, or a new one."""
         where = (
             beginning,
@@ -171,16 +164,16 @@ class FileObserver(SacredsInterface):
             beginning.beat_interval_s if self.beat_interval_s is None else self.beat_interval_s,
         )
         if beginning.is_queued:
-            return new_session(*where)
+            return sessions.new_session(*where)
         meta_info = beginning.meta_info
         first = recording_of(meta_info.get("uid"))
         queued = self._own_of(meta_info.pop("queued", None)) or self._queued_beside(first)
         resume = self._own_of(meta_info.pop("resume", None)) or self._folder_beside(first)
         if queued is not None:
-            return started_session(queued, *where)
+            return sessions.started_session(queued, *where)
         if resume is not None:
-            return resumed_session(resume, *where)
-        return new_session(*where, None if first is None else first.folder)
+            return sessions.resumed_session(resume, *where)
+        return sessions.new_session(*where, None if first is None else first.folder)
 
     def _own_of(self, folder: str | Path | None) -> Path | None:
         """Return this observer's record of the run in `folder`, if it has one; else `folder`."""
@@ -188,15 +181,15 @@ class FileObserver(SacredsInterface):
             return None
         folder = Path(folder)
         if folder.resolve().parent != Path(self.basedir).resolve():
-            uid = uid_in(folder)
-            return (folder_of(Path(self.basedir), uid) if uid else None) or folder
+            uid = sessions.uid_in(folder)
+            return (sessions.folder_of(Path(self.basedir), uid) if uid else None) or folder
         return folder
 
     def _folder_beside(self, first: Recording | None) -> Path | None:
         """Return this observer's record of the run that another observer resumes."""
         if first is None or not first.is_resumed:
             return None
-        folder = folder_of(Path(self.basedir), first.uid)
+        folder = sessions.folder_of(Path(self.basedir), first.uid)
         if folder is None:
             _log.warning("%s holds no record of the run that is resumed; one begins there now", self.basedir)
         return folder
@@ -205,9 +198,9 @@ class FileObserver(SacredsInterface):
         """Return this observer's record of the queued run that another observer starts."""
         if first is None or "queue_time" not in first.run.entry or first.is_resumed:
             return None
-        return folder_of(Path(self.basedir), first.uid)
+        return sessions.folder_of(Path(self.basedir), first.uid)
 
-    def _record(self, session: OpenRecord, beginning: Beginning) -> None:
+    def _record(self, session: sessions.OpenRecord, beginning: Beginning) -> None:
         """Begin to record a session."""
         self._own()
         if session.base != Path(self.basedir):  # nothing can be written there

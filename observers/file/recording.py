@@ -16,22 +16,13 @@ from sacristan.observers.errors import ResumeError
 from sacristan.observers.file.run_file import Beginning, InfoFile
 from sacristan.observers.file.sacred_form import plain, sacred_metrics, to_ticks
 from sacristan.observers.file.sessions import LabSources, OpenRecord, Provenance
-from sacristan.observers.record import run_clock
+from sacristan.observers.record import run_clock, schema
 from sacristan.observers.record.files import shown_path
 from sacristan.observers.record.folders import RunFolder, artifact_path
 from sacristan.observers.record.interface import Apart, Owned, Pace
 from sacristan.observers.record.media_files import MediaEntry
 from sacristan.observers.record.points import is_rewound
 from sacristan.observers.record.points.rewinding import Position, missing_from, next_step, num_missing
-from sacristan.observers.record.schema import (
-    CONFIG,
-    FORMAT,
-    MAX_SACRED_POINTS,
-    NOTES,
-    RUN,
-    SACRED_METRICS,
-    read_json_if_whole,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -96,7 +87,7 @@ class Recording:
     @property
     def loss(self) -> str:
         """What the record of an ended run lacks, in words; empty if it is whole."""
-        has_end = self.run.entry["status"] != "RUNNING" and self.journal.is_written(RUN)
+        has_end = self.run.entry["status"] != "RUNNING" and self.journal.is_written(schema.RUN)
         return " and ".join(self.run.losses() + ([] if has_end else ["its end, so that it reads as DEAD"]))
 
     @property
@@ -117,7 +108,7 @@ class Recording:
         _recordings.setdefault(self.uid, []).append(self)
         with self._apart.part("sources"):
             self.provenance.save_sources()
-        self.journal.write(CONFIG, self.run.odd.plain("config", config))
+        self.journal.write(schema.CONFIG, self.run.odd.plain("config", config))
         if not self.is_resumed:
             if notes := self.run.notes:
                 self.change_notes(notes)
@@ -126,7 +117,7 @@ class Recording:
             return
         self.run.write()
         # From the end of an earlier session; the end of this one writes it again.
-        (self.folder / SACRED_METRICS).unlink(missing_ok=True)
+        (self.folder / schema.SACRED_METRICS).unlink(missing_ok=True)
         self.journal.end_line()
         sessions = self.run.entry["sessions"]
         at = datetime.fromisoformat(sessions[-1]["start_time"]).isoformat(" ", "seconds")
@@ -158,13 +149,13 @@ class Recording:
 
     def update_config(self, config: Mapping[str, Any]) -> None:
         """Write a config that has changed since the session began, and which settings were typed."""
-        self.journal.write(CONFIG, self.run.odd.plain("config", config))
+        self.journal.write(schema.CONFIG, self.run.odd.plain("config", config))
         self.run.note_settings()
 
     def change_notes(self, changes: Mapping[str, Any]) -> None:
         """Change what is noted on the run: `tags` as keys, `note`, `display_name`."""
-        notes = read_json_if_whole(self.folder / NOTES)
-        self.journal.write(NOTES, {**(notes if isinstance(notes, dict) else {}), **changes})
+        notes = schema.read_json_if_whole(self.folder / schema.NOTES)
+        self.journal.write(schema.NOTES, {**(notes if isinstance(notes, dict) else {}), **changes})
 
     def add_output(self, text: str) -> None:
         """Append captured output, without lone surrogates; if it cannot be written, retry with the next heartbeat."""
@@ -307,9 +298,9 @@ class Recording:
                 # Points of earlier sessions that the disk has damaged since, and that were not rewound.
                 lost["damaged_points"] = self.journal.points.num_damaged()
             self.journal.write_summary(durable=True)
-        with part(SACRED_METRICS):
-            if 0 < sum(row["count"] for row in self.journal.points.summary.values()) <= MAX_SACRED_POINTS:
-                self.journal.write(SACRED_METRICS, sacred_metrics(self.folder, self.start))
+        with part(schema.SACRED_METRICS):
+            if 0 < sum(row["count"] for row in self.journal.points.summary.values()) <= schema.MAX_SACRED_POINTS:
+                self.journal.write(schema.SACRED_METRICS, sacred_metrics(self.folder, self.start))
         lost |= {"lost_bytes": self.journal.num_lost_bytes, "lost_media": self.journal.media.num_lost}
         return lost | {"lost_parts": sorted(self._apart.failed)}
 
@@ -356,7 +347,7 @@ class BeginningObserver(Owned):
 class SacredsInterface(BeginningObserver, FileStorageObserver):
     """Has the methods and attributes of Sacred's observer, all overridden, and passes `isinstance`."""
 
-    VERSION = FORMAT
+    VERSION = schema.FORMAT
 
     def __init__(self) -> None:
         self.recording: Recording | None = None
@@ -386,7 +377,7 @@ class SacredsInterface(BeginningObserver, FileStorageObserver):
             return
         with self._lock:
             recording = self._started()
-            if filename == RUN:
+            if filename == schema.RUN:
                 recording.run.update(obj)
             else:
                 target = artifact_path(recording.folder, filename)

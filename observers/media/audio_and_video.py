@@ -10,15 +10,7 @@ from typing import Any
 
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
-from sacristan.observers.media.arrays import (
-    Snapshot,
-    animated_png_bytes,
-    as_bytes,
-    as_integers,
-    check_pixels,
-    cut_off,
-    has_channels_first,
-)
+from sacristan.observers.media import arrays
 from sacristan.observers.media.kinds import Media, check_size, snapshot
 from sacristan.observers.record.media_files import Content
 
@@ -59,7 +51,7 @@ class Audio(Media):
             raise MediaError(
                 f"Audio: got samples of type {dtype}, expected int16, or floats from -1 to 1; convert them"
             )
-        channels_first = has_channels_first(
+        channels_first = arrays.has_channels_first(
             shape, is_tensor=hasattr(samples, "detach"), channels=range(1, _MAX_CHANNELS + 1), num_axes=2
         )
         if channels_first is None:
@@ -69,7 +61,7 @@ class Audio(Media):
             )
         check_size("Audio", 2 * int(np.prod(shape)))
         self._channels_first = channels_first
-        if not self._snapshot.on_device and (outside := cut_off(self._snapshot.array(), -1.0)):
+        if not self._snapshot.on_device and (outside := arrays.cut_off(self._snapshot.array(), -1.0)):
             low, high = map(float, outside["cut_off_from"])
             raise MediaError(
                 f"Audio: got floats from {low:.6g} to {high:.6g}, expected -1 to 1; divide them by "
@@ -78,9 +70,9 @@ class Audio(Media):
 
     def encode(self) -> Content:
         samples = self._snapshot.array()
-        outside = cut_off(samples, -1.0)
+        outside = arrays.cut_off(samples, -1.0)
         samples = samples[:, None] if samples.ndim == 1 else samples.T if self._channels_first else samples
-        samples = samples if samples.dtype == np.int16 else as_integers(samples, -1.0, np.int16)
+        samples = samples if samples.dtype == np.int16 else arrays.as_integers(samples, -1.0, np.int16)
         num_samples, channels = samples.shape
         stream = io.BytesIO()
         with wave.open(stream, "wb") as file:
@@ -150,7 +142,7 @@ class Video(Media):
     """
 
     kind = "video"
-    _frames: Snapshot
+    _frames: arrays.Snapshot
     _file: Content | None = None
 
     def __init__(
@@ -168,11 +160,11 @@ class Video(Media):
         self._frames = snapshot(frames, "Video")
         self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._frames.num_bytes
-        check_pixels("Video", self._frames)
+        arrays.check_pixels("Video", self._frames)
         shape = self._frames.shape
         channels_first = None
         if len(shape) in (3, 4) and shape[0]:
-            channels_first = has_channels_first(shape[1:], is_tensor=hasattr(frames, "detach"))
+            channels_first = arrays.has_channels_first(shape[1:], is_tensor=hasattr(frames, "detach"))
         if channels_first is None:
             raise MediaError(
                 f"Video: got an array of shape {shape}, expected (T, H, W), (T, H, W, C) or (T, C, H, W) with C of "
@@ -213,7 +205,7 @@ class Video(Media):
         if self._file is not None:
             return self._file
         values = self._frames.array()
-        outside = cut_off(values)
+        outside = arrays.cut_off(values)
         if values.ndim == 3:
             values = values[..., None]
         elif self._channels_first:
@@ -221,7 +213,7 @@ class Video(Media):
         num_frames, height, width, channels = values.shape
         size = {"width": width, "height": height, "channels": channels}
         meta = self._described(**outside, **size, num_frames=num_frames, fps=self._fps)
-        return Content(animated_png_bytes(map(as_bytes, values), self._fps), ".png", "image/png", meta)
+        return Content(arrays.animated_png_bytes(map(arrays.as_bytes, values), self._fps), ".png", "image/png", meta)
 
 
 def _frame_rate(fps: Any) -> float:

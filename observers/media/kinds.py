@@ -21,15 +21,7 @@ from typing import Any, ClassVar
 
 from sacristan.configs.packages import numpy as np
 from sacristan.observers.errors import MediaError
-from sacristan.observers.media.arrays import (
-    Snapshot,
-    as_bytes,
-    check_pixels,
-    cut_off,
-    has_channels_first,
-    png_bytes,
-    png_size,
-)
+from sacristan.observers.media import arrays
 from sacristan.observers.record.media_files import Content
 
 _log = logging.getLogger(__name__)
@@ -100,8 +92,8 @@ class Image(Media):
         self._snapshot = snapshot(array, "Image")
         self.caption = caption if caption is None else str(caption)
         self.num_bytes = self._snapshot.num_bytes
-        check_pixels("Image", self._snapshot)
-        channels_first = has_channels_first(self._snapshot.shape, is_tensor=hasattr(array, "detach"))
+        arrays.check_pixels("Image", self._snapshot)
+        channels_first = arrays.has_channels_first(self._snapshot.shape, is_tensor=hasattr(array, "detach"))
         if channels_first is None:
             raise MediaError(
                 f"Image: got an array of shape {self._snapshot.shape}, expected (H, W), (H, W, C) or (C, H, W) with C "
@@ -111,12 +103,12 @@ class Image(Media):
 
     def encode(self) -> Content:
         values = self._snapshot.array()
-        pixels = as_bytes(values[..., None] if values.ndim == 2 else values)
+        pixels = arrays.as_bytes(values[..., None] if values.ndim == 2 else values)
         if self._channels_first:
             pixels = np.moveaxis(pixels, 0, -1)
         height, width, channels = pixels.shape
-        meta = self._described(**cut_off(values), width=width, height=height, channels=channels)
-        return Content(png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
+        meta = self._described(**arrays.cut_off(values), width=width, height=height, channels=channels)
+        return Content(arrays.png_bytes(np.ascontiguousarray(pixels)), ".png", "image/png", meta)
 
 
 _NOT_KEPT_OF_IMAGES = ("grouping", "classes", "boxes", "masks", "file_type", "normalize")
@@ -202,7 +194,7 @@ class Figure(Media):
         stream = io.BytesIO()
         figure.savefig(stream, format="png", **({} if dpi is None else {"dpi": dpi}))
         try:
-            width, height = png_size(stream.getvalue())
+            width, height = arrays.png_size(stream.getvalue())
         except ValueError as error:
             raise MediaError(f"Figure: savefig of {type(figure).__name__}: {error}; give an Image instead") from error
         self._content = Content(stream.getvalue(), ".png", "image/png", self._described(width=width, height=height))
@@ -364,10 +356,10 @@ def check_size(kind: str, num_bytes: int, most: int | None = None) -> None:
         )
 
 
-def snapshot(values: Any, kind: str) -> Snapshot:
+def snapshot(values: Any, kind: str) -> arrays.Snapshot:
     """Copy an array, a tensor or nested lists as they are now; see `Snapshot`."""
     try:
-        return Snapshot(values)
+        return arrays.Snapshot(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise MediaError(f"{kind}: got a {type(values).__name__} that is no array of numbers: {error}") from error
 

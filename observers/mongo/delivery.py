@@ -33,16 +33,9 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
+from sacristan.observers.mongo import layout
 from sacristan.observers.mongo.contents import ArtifactDelivery, Shipment, StoredContents
 from sacristan.observers.mongo.document_delivery import DocumentDelivery, NotTakenOverError, is_running
-from sacristan.observers.mongo.layout import (
-    PATIENCE_S,
-    Collections,
-    Document,
-    confirmed,
-    lacks_majority_reads,
-    make_run_indexes,
-)
 from sacristan.observers.mongo.series import Behind, MediaDelivery, PointDelivery, len_media, len_points
 from sacristan.observers.mongo.verification import Lost, find_lost
 from sacristan.observers.record.files import replacing
@@ -84,20 +77,20 @@ class Delivery:
         self,
         folder: Path,
         base: Path,
-        database: Database[Document],
+        database: Database[layout.Document],
         prefix: str = "",
         wanted_id: int | str | None = None,
         collection: str = "",
         *,
         overwrite: str = "",
         with_checkpoints: bool = False,
-        patience_s: float = PATIENCE_S,
+        patience_s: float = layout.PATIENCE_S,
     ) -> None:
         self.with_checkpoints = with_checkpoints
         self.folder = Path(folder)
         self.base = Path(base)
         self._database, self._patience_s = database, patience_s
-        self.collections = Collections(database, prefix, collection).sent
+        self.collections = layout.Collections(database, prefix, collection).sent
         self.artifacts = ArtifactDelivery(self.base, self.collections)
         self.run_id: Any = None
         self.was_removed = self.was_started = False
@@ -154,7 +147,7 @@ class Delivery:
     def _attach(self, run: Mapping[str, Any]) -> _Parts | None:
         """Find the run's document by its uid, or insert it; None if the run was removed."""
         uid = run["uid"]
-        make_run_indexes(self.collections)
+        layout.make_run_indexes(self.collections)
         shipment = Shipment(self.folder, self.base, self.collections, self._contents, uid)
         document = DocumentDelivery(shipment, with_checkpoints=self.with_checkpoints)
         is_there = document.find()
@@ -217,12 +210,12 @@ class Delivery:
                 raise
             return False
 
-    def _known(self, uid: str) -> Document | None:
+    def _known(self, uid: str) -> layout.Document | None:
         """Return how often the database's record was rewound; None if the run's document is gone."""
         wanted = dict.fromkeys(("revision", "rewinding", "delivery_turn", "status"), 1)
         return self.collections.runs.find_one({"_id": self.run_id, "uid": uid}, wanted)
 
-    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], stored: Document) -> bool:
+    def _follow_rewinding(self, parts: _Parts, run: Mapping[str, Any], stored: layout.Document) -> bool:
         """Remove what the record was rewound behind; return whether the folder is as new as the database."""
         runs, key = self.collections.runs, {"_id": self.run_id, "uid": run["uid"]}
         state, there = _state(run), _state(stored)
@@ -258,17 +251,17 @@ class Delivery:
             self._write_marker(parts, run)
 
     @functools.cached_property
-    def _confirmed_runs(self) -> Collection[Document]:
+    def _confirmed_runs(self) -> Collection[layout.Document]:
         """The collection of runs, in which even a write that changes nothing waits until everything before it lasts."""
         name = self.collections.runs.name
-        return confirmed(self._database, name, self._patience_s)[name]
+        return layout.confirmed(self._database, name, self._patience_s)[name]
 
     def _find_lost(self, run: Mapping[str, Any], sent: Mapping[str, Any]) -> Lost:
         where = run, self.run_id, sent, self._contents.stored
         try:
             return find_lost(self.folder, self.collections.committed, *where)
         except OperationFailure as error:
-            if not lacks_majority_reads(error):
+            if not layout.lacks_majority_reads(error):
                 raise
             return find_lost(self.folder, self.collections, *where)
 

@@ -13,27 +13,12 @@ from typing import Any
 import bson
 from pymongo.errors import DuplicateKeyError, OperationFailure
 
+from sacristan.observers.mongo import documents
 from sacristan.observers.mongo.contents import Shipment
-from sacristan.observers.mongo.documents import (
-    OUTPUT_HEAD_BYTES,
-    OUTPUT_TAIL_BYTES,
-    RunDocument,
-    files_in,
-    output_sizes,
-)
 from sacristan.observers.mongo.layout import Document
+from sacristan.observers.record import schema
 from sacristan.observers.record.identity import true_status
 from sacristan.observers.record.json_text import storable_text
-from sacristan.observers.record.schema import (
-    NOTES,
-    OUTPUT,
-    RANKS_FOLDER,
-    RUN,
-    VALUES,
-    checkpoint_files,
-    rank_files,
-    read_json_if_whole,
-)
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +83,7 @@ class DocumentDelivery:
     def __init__(self, shipment: Shipment, *, with_checkpoints: bool = False) -> None:
         self._run = shipment
         self._with_checkpoints = with_checkpoints
-        self._document = RunDocument(shipment.folder, shipment.uid)
+        self._document = documents.RunDocument(shipment.folder, shipment.uid)
         self.sent: Document = {}
         self._sent_outputs: list[int] | None = None
         self._owned: set[Any] = set()
@@ -129,7 +114,7 @@ class DocumentDelivery:
             try:
                 document = self._document.build(run, ())
                 self._store_entries(document)
-                notes = read_json_if_whole(self._run.folder / NOTES) or {}
+                notes = schema.read_json_if_whole(self._run.folder / schema.NOTES) or {}
                 runs.insert_one({"_id": number, "uid": self._run.uid, **notes, **document})
             except DuplicateKeyError:
                 if self.find():  # another process has delivered the same run
@@ -197,7 +182,7 @@ class DocumentDelivery:
         return (
             self.sent.get("status") == run["status"]
             and self.sent.get("revision", 0) == run.get("revision", 0)
-            and self._sent_outputs == output_sizes(self._run.folder)
+            and self._sent_outputs == documents.output_sizes(self._run.folder)
         )
 
     def send(
@@ -210,14 +195,14 @@ class DocumentDelivery:
     ) -> None:
         """Send what has changed, or raise FileNotFoundError if the folder moved; after `last`, no process writes."""
         ended = last or not is_running(run)
-        sizes = output_sizes(self._run.folder)
+        sizes = documents.output_sizes(self._run.folder)
         self._document.folder = self._run.folder
         document = self._document.build(run, metric_names)
         own_files = self._add_lists(document, run, artifact_lists)
         if ended:
             document |= self._files_of_an_end(sizes[0])
             document |= self._kept_checkpoints()
-        if not (self._run.folder / RUN).exists():  # files that were not found may be elsewhere
+        if not (self._run.folder / schema.RUN).exists():  # files that were not found may be elsewhere
             raise FileNotFoundError(errno.ENOENT, "the run's folder is gone", str(self._run.folder))
         changed = {key: value for key, value in document.items() if self.sent.get(key, document) != value}
         if not ended:
@@ -229,7 +214,7 @@ class DocumentDelivery:
         owned: set[Any] = {
             *own_files,
             *self._checkpoint_ids(document),
-            *files_in(self.sent),
+            *documents.files_in(self.sent),
             document.get("captured_out_file"),
             document.get("values_file"),
             *(entry["file_id"] for entry in document.get("rank_outputs", ())),
@@ -254,16 +239,16 @@ class DocumentDelivery:
     def _files_of_an_end(self, output_size: int) -> Document:
         """Store the files of a run that has ended, and return the entries that name them."""
         entries: Document = {}
-        if output_size > OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
-            entries["captured_out_file"] = self._run.store(self._run.folder / OUTPUT, OUTPUT)
-        if (self._run.folder / VALUES).exists():
-            entries["values_file"] = self._run.store(self._run.folder / VALUES, VALUES)
+        if output_size > documents.OUTPUT_HEAD_BYTES + documents.OUTPUT_TAIL_BYTES:
+            entries["captured_out_file"] = self._run.store(self._run.folder / schema.OUTPUT, schema.OUTPUT)
+        if (self._run.folder / schema.VALUES).exists():
+            entries["values_file"] = self._run.store(self._run.folder / schema.VALUES, schema.VALUES)
         outputs = [
             {
                 "rank": rank,
-                "file_id": self._run.store(path, f"{RANKS_FOLDER}/{path.name}"),
+                "file_id": self._run.store(path, f"{schema.RANKS_FOLDER}/{path.name}"),
             }
-            for rank, path in rank_files(self._run.folder).items()
+            for rank, path in schema.rank_files(self._run.folder).items()
         ]
         outputs = [entry for entry in outputs if entry["file_id"] is not None]
         return entries | ({"rank_outputs": outputs} if outputs else {})
@@ -272,7 +257,8 @@ class DocumentDelivery:
         if not self._with_checkpoints:
             return {}
         stored = [
-            {"name": name, "file_id": self._run.store(path, name)} for name, path in checkpoint_files(self._run.folder)
+            {"name": name, "file_id": self._run.store(path, name)}
+            for name, path in schema.checkpoint_files(self._run.folder)
         ]
         return {"checkpoints": [entry for entry in stored if entry["file_id"] is not None]} if stored else {}
 
@@ -299,12 +285,16 @@ class DocumentDelivery:
         """Leave out entries that would send a large file too soon after another one; they wait."""
         if time.monotonic() >= self._large_files_at:
             return changed
-        return {key: value for key, value in changed.items() if all(map(self._run.contents.holds, files_in(value)))}
+        return {
+            key: value
+            for key, value in changed.items()
+            if all(map(self._run.contents.holds, documents.files_in(value)))
+        }
 
     def _store_entries(self, document: Document) -> None:
         """Store the files of the stand-ins in `document`."""
         files = self._document.packer.files
-        for file_id in set(files_in(document)) & files.keys():
+        for file_id in set(documents.files_in(document)) & files.keys():
             if not self._run.contents.holds(file_id):
                 self._run.contents.put(file_id, files[file_id], "entry.json", self._run.uid)
                 self._large_files_at = time.monotonic() + LARGE_FILES_EVERY_S
@@ -323,7 +313,7 @@ class DocumentDelivery:
         for name, path, details in self._logged(run):
             fields = {"metadata": self._document.packer.entry(details.get("metadata"))}
             self._store_entries(fields)
-            files |= set(files_in(fields))
+            files |= set(documents.files_in(fields))
             if details.get("content_type"):
                 fields["contentType"] = str(details["content_type"])
             # Sacred's name, which incense parses.

@@ -25,19 +25,10 @@ from typing import Any
 import bson
 
 from sacristan.observers.mongo.layout import Document
+from sacristan.observers.record import schema
 from sacristan.observers.record.files import open_regular, read_regular
 from sacristan.observers.record.identity import last_beat
 from sacristan.observers.record.json_text import is_large, is_text_only, parse_json, storable_integer, storable_text
-from sacristan.observers.record.schema import (
-    CONFIG,
-    INFO,
-    LEASE,
-    OUTPUT,
-    PROVENANCE,
-    SUMMARY,
-    rank_files,
-    read_json,
-)
 
 # About 20 entries and 4 lists of these sizes fit into 16 MB, and listing runs stays fast.
 ENTRY_BYTES = 256 * 1024
@@ -185,7 +176,7 @@ _NOT_AS_THEY_ARE = (
 )
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")
 # Files that are stored once more as they are, if their packed form is not exact.
-_EXACT_PARTS = {"config": CONFIG, "info": INFO}
+_EXACT_PARTS = {"config": schema.CONFIG, "info": schema.INFO}
 
 
 class RunDocument:
@@ -206,7 +197,7 @@ class RunDocument:
         document = {key: packer.entry(value) for key, value in kept.items()} | _times(run)
         lease = None
         with contextlib.suppress(ValueError):  # a power cut may have emptied it
-            lease = read_json(self.folder / LEASE)
+            lease = schema.read_json(self.folder / schema.LEASE)
         if isinstance(lease, dict):
             document["lease"] = packer.entry(lease)
             beat = last_beat(lease)
@@ -216,11 +207,15 @@ class RunDocument:
         for key in ("command_line", "fail_trace"):
             if isinstance(run.get(key), list):
                 document |= packer.list_entry(key, run[key], ENTRY_BYTES)
-        document |= {"config": self._entry(CONFIG), "info": self._info(metric_names), "summary": self._entry(SUMMARY)}
+        document |= {
+            "config": self._entry(schema.CONFIG),
+            "info": self._info(metric_names),
+            "summary": self._entry(schema.SUMMARY),
+        }
         document["captured_out"] = shortened_output(self.folder)
         document.setdefault("result", None)
-        if (self.folder / PROVENANCE).exists():
-            document["provenance"] = self._entry(PROVENANCE)
+        if (self.folder / schema.PROVENANCE).exists():
+            document["provenance"] = self._entry(schema.PROVENANCE)
         experiment = {key: value for key, value in run["experiment"].items() if key != "sources"}
         document["experiment"] = {**packer.entry(experiment), "sources": []}
         return {**document, "resources": [], "artifacts": []}
@@ -233,7 +228,7 @@ class RunDocument:
             stamp = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if name not in self._entries or self._entries[name][0] != stamp:
                 # Runs are sorted by the summary, which may have thousands of metrics.
-                limit = LIST_BYTES if name == SUMMARY else ENTRY_BYTES
+                limit = LIST_BYTES if name == schema.SUMMARY else ENTRY_BYTES
                 self._entries[name] = (stamp, *self._pack_file(read_regular(path), limit))
         except FileNotFoundError:
             return {}
@@ -272,7 +267,7 @@ class RunDocument:
     def _info(self, metric_names: Iterable[str]) -> Document:
         """Return the run's info, with Sacred's list of metrics, which its readers need."""
         listed = [{"name": name, "id": str(object_id(self.packer.uid, name))} for name in sorted(metric_names)]
-        return {**self._entry(INFO), **(self.packer.list_entry("metrics", listed) if listed else {})}
+        return {**self._entry(schema.INFO), **(self.packer.list_entry("metrics", listed) if listed else {})}
 
 
 def exact_part(stored: Any, exact: Any, uid: str) -> Any:
@@ -297,13 +292,13 @@ def exact_time(stored: Any, text: Any) -> Any:
 def output_size(folder: Path) -> int:
     """Return the length of a run's captured output in bytes."""
     with contextlib.suppress(FileNotFoundError):
-        return (folder / OUTPUT).stat().st_size
+        return (folder / schema.OUTPUT).stat().st_size
     return 0
 
 
 def output_sizes(folder: Path) -> list[int]:
     """Return the bytes of output of each process of a run, rank 0 first; they change with any new output."""
-    return [output_size(folder), *(path.stat().st_size for path in rank_files(folder).values())]
+    return [output_size(folder), *(path.stat().st_size for path in schema.rank_files(folder).values())]
 
 
 def shortened_output(folder: Path) -> str:
@@ -311,7 +306,7 @@ def shortened_output(folder: Path) -> str:
     size = output_size(folder)
     if not size:
         return ""
-    with open_regular(folder / OUTPUT) as stream:
+    with open_regular(folder / schema.OUTPUT) as stream:
         if size <= OUTPUT_HEAD_BYTES + OUTPUT_TAIL_BYTES:
             return stream.read().decode("utf-8", "replace")
         head = stream.read(OUTPUT_HEAD_BYTES).decode("utf-8", "replace")
