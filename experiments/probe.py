@@ -132,7 +132,6 @@ class _Probe:
         return run
 
     def note_error(self, error: Exception) -> None:
-        """Note the first error."""
         if self._noted["error"] is None:
             self._noted["error"] = f"{type(error).__name__}: {' '.join(str(error).split())}"
         self.write()

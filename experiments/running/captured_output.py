@@ -321,7 +321,6 @@ class OutputFile:
         return position
 
     def read(self) -> str:
-        """Return everything after the position."""
         end = os.fstat(self.fileno()).st_size
         data = pread(self.fileno(), max(0, end - self._position), self._position)
         self._position += len(data)
@@ -336,7 +335,6 @@ class OutputFile:
         return self._file.closed
 
     def close(self) -> None:
-        """Remove the file."""
         with self._lock:
             self._file.close()
 

@@ -143,7 +143,6 @@ def _runs_command(command: str, folder: Path, *, names_run: bool = True) -> str:
 
 
 def _python() -> str:
-    """Return the command that starts this Python."""
     return "python" if _is_found("python") else shlex.quote(sys.orig_argv[0] or sys.executable)
 
 

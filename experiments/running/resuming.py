@@ -98,7 +98,6 @@ def folder_to_resume(
 
 
 def _folders(run: Any) -> list[Path]:
-    """Return the folders of runs that a run is recorded in."""
     return [Path(observer.basedir) for observer in run.observers if isinstance(observer, FileObserver)]
 
 

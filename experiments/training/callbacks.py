@@ -183,7 +183,6 @@ class Callbacks:
                 callback.end(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states by number and class."""
         return {
             f"{number} {type(callback).__name__}": callback.state_dict()
             for number, callback in enumerate(self._stateful)

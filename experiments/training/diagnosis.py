@@ -351,7 +351,6 @@ def _module_of(trainer: Trainer, parameter: str) -> tuple[str | None, str | None
 
 
 def _named(trainer: Trainer) -> dict[str, nn.Parameter]:
-    """Return all parameters by name."""
     named = {plain_name(name): parameter for name, parameter in trainer.model.named_parameters()}
     return named | {f"loss.{plain_name(name)}": parameter for name, parameter in trainer.task.parameters.items()}
 

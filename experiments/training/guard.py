@@ -197,7 +197,6 @@ class NonFiniteGuard:
         raise self._error(f"the loss is {values[bad]}", place.step - count + bad + 1)
 
     def check_weights(self) -> None:
-        """Check the weights as they are now."""
         names = [] if self._ignores else non_finite_parameters(*self._trained)
         if names:
             raise self._error(f"weights are NaN or infinite ({abbreviated(names, 3)})", self._trainer.place.step)

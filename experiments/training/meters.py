@@ -55,7 +55,6 @@ class WeightedMeans:
 
     @property
     def names(self) -> Sequence[str]:
-        """The names of the scalars measured so far."""
         return tuple(self._sums)
 
     def update(self, model: nn.Module, batch: Any, amp: MixedPrecision) -> None:
@@ -73,7 +72,6 @@ class WeightedMeans:
             self._sums[name] = [total + torch.where(counted > 0, value * counted, 0.0), weights + counted]
 
     def merge(self, ranks: Ranks) -> None:
-        """Add the measurements of the other ranks."""
         own = {name: torch.stack(list(map(torch.as_tensor, sums))).cpu() for name, sums in self._sums.items()}
         self._sums = {}
         for sums in ranks.gather(own):

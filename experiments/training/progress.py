@@ -255,7 +255,6 @@ class Speed:
         return {name: value for name, value in figures.items() if value is not None}
 
     def __str__(self) -> str:
-        """Return the figures in one line."""
         parts = [f"{_rounded(self.samples / self.train_s)} samples/s, {_rounded(self.steps / self.train_s)} steps/s"]
         if self.peak_memory_bytes is not None:
             parts.append(f"peak memory {_rounded(self.peak_memory_bytes / 2**20)} MiB")

@@ -56,12 +56,10 @@ class CheckpointFolder:
 
     @property
     def best(self) -> Path:
-        """The file of the best weights."""
         return self.path / "best.pt"
 
     @property
     def last(self) -> Path:
-        """The file of the newest state."""
         return self.path / "last.pt"
 
     def has_states(self) -> bool:

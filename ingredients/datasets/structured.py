@@ -38,7 +38,6 @@ class ArrayStructure:
         return sum(array.nbytes for array in _leaves(self.arrays))
 
     def rows_at(self, indices: np.ndarray) -> ArrayStructure:
-        """Return the samples at `indices` (samples,)."""
         return ArrayStructure(self[indices])
 
     def map(self, function: Callable[[Any], Any]) -> Any:

@@ -61,7 +61,6 @@ class Texts:
         return Texts(self.words, self.vocabulary.fitted(self.words[index] for index in indices.tolist()))
 
     def rows_at(self, indices: np.ndarray) -> Texts:
-        """Return the texts at `indices` (texts,)."""
         return Texts([self.words[index] for index in indices.tolist()], self.vocabulary)
 
     def batch_of(self, indices: np.ndarray) -> np.ndarray:

@@ -209,7 +209,8 @@ class FileObserver(SacredsInterface):
         # The working folder may be changed, or deleted, while the run is active.
         self.resource_dir = lasting_path(self.resource_dir)
         store = lasting_path(self.source_dir) if self.copy_sources else None
-        sources = session.sources(beginning.ex_info, store, lasting_path(self.basedir))
+        base = lasting_path(self.basedir)
+        sources = sessions.LabSources(beginning.ex_info, store, base, session.earlier_sources)
         self.recording = Recording(session, sources, self._lock, is_spool=self._is_spool)
         self.recording.begin(beginning.config)
 

@@ -290,7 +290,7 @@ class Recording:
             self._info.write()
         with part("sources"):
             self.provenance.save_sources(last=True)
-        lost: dict[str, int | list[str]] = {"lost_sources": self.provenance.missing_sources}
+        lost: dict[str, int | list[str]] = {"lost_sources": sorted(self.provenance.sources.missing)}
         with part("points"):
             self.journal.give_up()
             self.run.note_unwritten_points(self.journal.points.num_lost_points)

@@ -59,10 +59,6 @@ class OpenRecord(NamedTuple):
     run_id: Any
     earlier_sources: Sequence[Sequence[str]] = ()
 
-    def sources(self, experiment: Mapping[str, Any], store: Path | None, base: Path) -> LabSources:
-        """Return the keeper of the session's sources; without a `store`, it keeps no copies."""
-        return LabSources(experiment, store, base, self.earlier_sources)
-
 
 def new_session(
     beginning: Beginning, base: Path, beat_interval_s: float, states_folder: Path | None = None
@@ -260,7 +256,7 @@ class Provenance:
     def __init__(self, journal: Journal, run: RunFile, sources: LabSources) -> None:
         self._journal = journal
         self._run = run
-        self._sources = sources
+        self.sources = sources
         self._has_warned_of_missing = False
         # Changes since the first session that were reported: the part and the name.
         self._reported: set[tuple[str, str]] = set()
@@ -274,18 +270,18 @@ class Provenance:
 
     def save_sources(self, *, last: bool = False) -> bool:
         """Keep the sources imported so far; return whether `run.json` has changed. At the end, others are lost."""
-        has_new = self._sources.look(last=last)
+        has_new = self.sources.look(last=last)
         if has_new:
-            for _, stored in self._sources.pairs:
-                self._journal.note_file(self._sources.base / stored)
-            self._run.note_sources(self._sources.pairs, self._sources.changed)
+            for _, stored in self.sources.pairs:
+                self._journal.note_file(self.sources.base / stored)
+            self._run.note_sources(self.sources.pairs, self.sources.changed)
             if self._run.session is not None:
-                self._warn_of_changes({"sources": dict.fromkeys(self._sources.changed)})
+                self._warn_of_changes({"sources": dict.fromkeys(self.sources.changed)})
         self._warn_of_missing(last=last)
         return has_new
 
     def _warn_of_missing(self, *, last: bool) -> None:
-        missing = self._sources.missing
+        missing = self.sources.missing
         if missing and (last or not self._has_warned_of_missing):
             self._has_warned_of_missing = True
             _log.log(
@@ -297,11 +293,6 @@ class Provenance:
                 ", ".join(list(missing)[:_SHOWN]),
                 f" ({next(iter(missing.values()))}; make room, or get the right to write there)",
             )
-
-    @property
-    def missing_sources(self) -> list[str]:
-        """Names of the sources that could not be kept, sorted."""
-        return sorted(self._sources.missing)
 
     def look(self, *, last: bool = False) -> None:
         """Record new determinism flags and libraries; before the `last` call, within 1 % of the time."""

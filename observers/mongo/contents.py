@@ -111,7 +111,6 @@ class StoredContents:
         return file_id
 
     def put(self, file_id: bson.ObjectId, content: bytes, name: str, owner: str) -> None:
-        """Store a content of a run."""
         fields = {"filename": name, "contentType": "application/json", "uid": owner}
         self._put(io.BytesIO(content), file_id, fields)
 

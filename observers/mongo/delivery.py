@@ -307,12 +307,10 @@ class Delivery:
         return max(0, len_points(self.folder) - self.num_points)
 
     def num_missing_media(self) -> int:
-        """Return the number of media in the folder that are not delivered."""
         return len_media(self.folder) if self._parts is None else self._parts.media.num_missing()
 
     @property
     def num_points(self) -> int:
-        """Number of points of the folder that are delivered."""
         return self._parts.points.num_sent if self._parts is not None else 0
 
     # ------------------------------------------------------------------ the note of it in the folder

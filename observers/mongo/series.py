@@ -267,7 +267,6 @@ class MediaDelivery:
             self._offset += sum(len(line) + 1 for line in batch)
 
     def num_missing(self) -> int:
-        """Return how many entries of the folder are not delivered."""
         return len(self._new_lines())
 
     def _new_lines(self) -> list[bytes]:

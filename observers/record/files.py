@@ -97,7 +97,6 @@ class Descriptor:
         return (status.st_dev, status.st_ino) == self.file
 
     def close(self) -> None:
-        """Close it, unless other code has."""
         if self.is_open:
             os.close(self.number)
 
