@@ -29,19 +29,6 @@ from sacristan.runs.query import TIMES, full_name, time_of
 from sacristan.runs.query.texts import duration_text, is_number, short_text, size_text
 from sacristan.runs.stores import Run
 
-__all__ = [
-    "STATIC",
-    "asset",
-    "chosen_colour",
-    "content_url",
-    "joined_scripts",
-    "plotly_url",
-    "render",
-    "run_url",
-    "static_url",
-    "to_html",
-]
-
 # A sequence that colours, and any other, which is passed over.
 _SEQUENCE = re.compile(
     "\x1b\\[(?P<codes>[0-9;:]{0,64})m|\x1b\\[[0-?]*[ -/]*[@-~]|\x1b[\\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x9c|\x1b\\\\)?"

@@ -34,8 +34,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sacristan.runs.board.access import NamedToken, Policy, Role, Visitor, is_loopback, user_of_board
 from sacristan.runs.errors import ServerError
 
-__all__ = ["AccessControl", "read_body", "sandboxed"]
-
 # No text of a run becomes a style, as all of it is escaped; plotly.js sets styles of its own.
 _CONTENT_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "

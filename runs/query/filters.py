@@ -37,29 +37,8 @@ from sacristan.runs.query.conditions import (
     Words,
     condition,
     is_found,
-    leaves,
     names_in,
 )
-
-__all__ = [
-    "SEARCHED",
-    "AllOf",
-    "Condition",
-    "Filter",
-    "Not",
-    "OneOf",
-    "Question",
-    "Words",
-    "condition",
-    "holds",
-    "in_order",
-    "leaves",
-    "matches",
-    "names_in",
-    "parse_filter",
-    "parse_words",
-    "texts_to_search",
-]
 
 # MongoDB's limit.
 MAX_DEPTH = 100

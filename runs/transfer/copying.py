@@ -37,8 +37,6 @@ from sacristan.runs.errors import DamagedError, StoreError
 from sacristan.runs.query import list_of, mapping_of, without_zone
 from sacristan.runs.stores import HELD, Aliases, Content, Copied, Run, StagedRun, Store
 
-__all__ = ["Copied", "carry_aliases", "copy", "stage", "uid_of", "write_series"]
-
 # Files on deliveries and workers, which concern the original folder only.
 _LEFT = {schema.DELIVERED, schema.DESTINATION, schema.CLAIMS}
 _TIMES = ("start_time", "stop_time", "heartbeat", "queue_time")

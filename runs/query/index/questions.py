@@ -13,7 +13,8 @@ from typing import Any
 
 from sacristan.observers.record.json_text import is_large
 from sacristan.runs.query import DURATION, full_name
-from sacristan.runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Question, Words, leaves
+from sacristan.runs.query.conditions import leaves
+from sacristan.runs.query.filters import SEARCHED, AllOf, Condition, Filter, Not, OneOf, Question, Words
 from sacristan.runs.query.index.fields import (
     BIG,
     BOOL,

@@ -19,8 +19,6 @@ from sacristan.observers.mongo import Destination, explain, is_unconfirmed
 from sacristan.observers.mongo.layout import Collections, Document
 from sacristan.runs.errors import StoreAwayError, StoreError
 
-__all__ = ["BATCH", "Document", "MongoDatabase", "errors_of"]
-
 # Documents per batch of a long answer. The default is 16 MB, which is five times as much in Python objects.
 BATCH = 1_000
 
