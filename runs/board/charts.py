@@ -299,10 +299,7 @@ def metric_rank(name: str) -> tuple[bool, bool, str, bool, str]:
 
 
 def panels_url(view: RunsView, runs: Sequence[Run]) -> str:
-    """Return the URL that all panels of a view share: without the panel, and without the fields of the chart form.
-
-    It is empty without runs.
-    """
+    """Return the URL that all panels of a view share, without panel and chart form; empty without runs."""
     if not runs:
         return ""
     if view.group:

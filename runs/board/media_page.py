@@ -169,10 +169,7 @@ def _mean(rows: Sequence[Row], column: int) -> float | None:
 
 
 def series_of_media(media: Sequence[Medium]) -> list[dict[str, Any]]:
-    """Group media, in the order of logging, into series.
-
-    Each series has its name, its kind, its newest entries (number and step) and the `count` of all entries.
-    """
+    """Group media into series: name, kind, newest entries (number and step), and the `count` of all."""
     by_series: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for number, medium in enumerate(media):
         entry = number, short_text(medium.step, 20)

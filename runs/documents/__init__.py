@@ -64,10 +64,7 @@ def schema_id(name: str) -> str:
 
 
 def schema_of(name: str, kind: Any) -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the document that a command prints.
-
-    `kind` consists of typed dicts, dataclasses, lists, dicts and simple types.
-    """
+    """Return the JSON Schema (draft 2020-12) of the document that a command prints."""
     definitions: dict[str, Any] = {}
     body = _of(kind, definitions)
     head = {"$schema": _DRAFT, "$id": schema_id(name), "title": f"sacristan {name} --json"}
@@ -75,10 +72,7 @@ def schema_of(name: str, kind: Any) -> dict[str, Any]:
 
 
 def arguments_schema(kind: type) -> dict[str, Any]:
-    """Return the JSON Schema of a typed dict of simple types and lists; it allows no other arguments.
-
-    `Annotated[int, {"maximum": 100}]` adds keywords.
-    """
+    """Return the JSON Schema of a typed dict of simple types and lists; it allows no other arguments."""
     return {**_object(kind, {}), "additionalProperties": False}
 
 

@@ -22,11 +22,7 @@ _DESCRIPTOR = re.compile(r"/(?:dev|proc/self)/fd/(\d+)")
 
 
 def check_output(path: Path, *, overwrite: bool, how: str = "overwrite=True") -> None:
-    """Reject an output path before doing work that would be lost.
-
-    Raises StoreError if the file exists and `overwrite` is False (`how` names the option), or it is a folder, a socket
-    or a disk.
-    """
+    """Reject an output path before doing work that would be lost; `how` names the option that overwrites."""
     if is_stream(path):
         return
     try:

@@ -168,11 +168,7 @@ def _shown(values: np.ndarray, log_y: bool) -> np.ndarray:
 
 
 def printable(text: str) -> str:
-    """Return a text that matplotlib shows literally.
-
-    Control characters, which SVG cannot hold, are replaced; a dollar starts no formula; a leading underscore, which
-    would keep a label out of the legend, gets a space before it.
-    """
+    """Return a text that matplotlib shows literally: without control characters, formulas and hidden labels."""
     text = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
     return f"{' ' * text.startswith('_')}{text}".replace("$", r"\$")
 

@@ -240,10 +240,7 @@ def without_zone(time: datetime | None) -> datetime | None:
 
 
 def time_text(value: Any) -> str | None:
-    """Return a time as the text by which every store compares it: ISO 8601 in UTC to the millisecond.
-
-    The texts sort by time. None if the value is no time.
-    """
+    """Return a time as every store compares it: ISO 8601 in UTC to the millisecond; None if it is no time."""
     time = to_the_millisecond(time_of(value))
     return None if time is None else time.isoformat()
 

@@ -183,10 +183,7 @@ def matches(tree: Filter, field: Callable[[str], Any]) -> bool:
 
 
 def in_order(rows: Iterable[Row], value: Callable[[Row], Any], *, descending: bool) -> list[Row]:
-    """Return rows in the order of every store: numbers, booleans, texts, then the rest as they came.
-
-    `descending` puts the greatest value of each kind first; ties keep the order of `rows`.
-    """
+    """Return rows in the order of every store: numbers, booleans, texts, then the rest; ties keep their order."""
     kinds: dict[str, list[Row]] = {kind: [] for kind in (*_ORDERED, "")}
     for row in rows:
         key = value(row)

@@ -70,11 +70,7 @@ class CheckedLine:
 
 
 def command_lines(text: str, script: Path) -> list[CommandLine]:
-    """Return the command lines of a file, one a line, with or without the words up to the script.
-
-    `#` begins a comment, and a backslash at the end continues a line. A line that starts another script raises
-    LaunchError.
-    """
+    """Return the command lines of a file, one a line; `#` begins a comment, and a backslash continues a line."""
     lines = []
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         try:
@@ -101,11 +97,7 @@ def _command_line(words: Sequence[str], script: Path, number: int) -> CommandLin
 
 
 def check_lines(script: Path, lines: Sequence[CommandLine], *, is_run: bool = False) -> Iterator[CheckedLine]:
-    """Yield the script alone, and each command line, under stock Sacred and under this library.
-
-    Only the configs are computed, unless `is_run`. If neither library accepts any of the lines, this raises
-    LaunchError.
-    """
+    """Yield the script alone, and each command line, under both; only configs are computed unless `is_run`."""
     if not script.is_file() if script.suffix == ".py" else not _is_module(script):
         raise LaunchError(
             f"{script}: expected the Python file that runs the experiment, such as train.py, or its module"

@@ -31,10 +31,7 @@ _WORDS = frozenset(("true", "false", "none", "null", "nan", "inf"))
 
 
 def identity(value: Any) -> tuple[str, Any]:
-    """Return a hashable form of a JSON value that is equal for equal values.
-
-    1 equals 1.0, 1 does not equal True, NaN equals NaN; lists compare by their items.
-    """
+    """Return a hashable form of a JSON value, the same for equal values: 1 is 1.0 but not True, NaN is NaN."""
     if isinstance(value, bool) or value is None:
         return type(value).__name__, value
     if isinstance(value, int | float):

@@ -74,10 +74,7 @@ class SavedViews:
         return max(chosen, key=lambda view: (view.owner != "", view.default_since), default=None)
 
     def save(self, view: SavedView, seen: str = "") -> None:
-        """Save a view in place of the version `seen`; empty for a new view.
-
-        ChangedError means that another version is stored under its name; it stays.
-        """
+        """Save a view in place of the version `seen`, empty for a new view; ChangedError if another one is there."""
         if not 0 < len(view.name) <= _MAX_NAME or not view.name.isprintable() or view.name != view.name.strip():
             raise FilterError(f"got the name {view.name[:100]!r}, expected 1 to {_MAX_NAME} printable characters")
         if len(view.query) > _MAX_QUERY:
@@ -147,11 +144,7 @@ class Report:
 
 
 class Reports:
-    """The reports of a store.
-
-    A user sees the shared ones and the private ones of the user. Every method raises StoreError if the folder or the
-    database cannot be read or written.
-    """
+    """The reports of a store; a user sees the shared ones, and the private ones of the user."""
 
     def __init__(self, documents: Documents) -> None:
         self._documents = documents

@@ -208,10 +208,7 @@ def script_words(words: Sequence[str], parameters: Mapping[str, Any]) -> list[st
 
 
 def with_macro(words: Sequence[str], document: Mapping[str, Any]) -> list[str]:
-    """Return words that have a macro for the parameters: their own, that of a spec's `command`, or the usual one.
-
-    A spec with a `program`, and no macro in its `command`, is meant for wandb, whose usual one is ${args}.
-    """
+    """Return words with a macro for the parameters: their own, that of a spec's `command`, or the usual one."""
     if any(word in _MACROS for word in words):
         return [*words]
     macros = [word for word in document.get("command", ()) if word.startswith("${args")]

@@ -83,10 +83,7 @@ def key_of(connection: sqlite3.Connection, name: str) -> int | None:
 
 
 def table_of(connection: sqlite3.Connection, key: int | None) -> str:
-    """Return the table, as SQL, whose columns `key`, `run`, `kind` and `value` hold the values of a key.
-
-    For `status`, dead runs are DEAD in it.
-    """
+    """Return the SQL table with columns `key`, `run`, `kind` and `value` of a key; in it, dead runs are DEAD."""
     if key == _OF_NAME:
         return _NAMES
     if key == _OF_DURATION:

@@ -322,10 +322,7 @@ def _version_file(version: ArtifactVersion, file: ArtifactFile) -> Content:
 
 
 def _version_of_points(folder: Path) -> Hashable | None:
-    """Return a value that changes with the points in a run's folder.
-
-    None means that points may change unnoticed: in a file mapped into memory, or one changed just now.
-    """
+    """Return a value that changes with the points in a run's folder; None if they may change unnoticed."""
     # Plain texts: making pathlib's objects takes longer than looking.
     if any(os.path.lexists(f"{folder}/{name}") for name in (schema.LIVE, schema.CHILD_POINTS)):
         return None

@@ -151,10 +151,7 @@ class MongoBackend(MongoBatches):
     def _sorted(
         self, query: Mapping[str, Any], path: str, direction: int, limit: int, projection: Mapping[str, int]
     ) -> list[Document]:
-        """Return documents sorted by one field, with ties sorted by id.
-
-        To sort by both, MongoDB would have to read all documents; by the field alone, an index gives the first ones.
-        """
+        """Return documents sorted by one field, and ties by id: an index serves the field alone, not both."""
         runs = self.mongo.runs
         documents = list(runs.find(query, projection, batch_size=BATCH).sort(path, direction).limit(limit))
         if path == "_id" or not documents:

@@ -343,11 +343,7 @@ class Home:
         return is_replaced
 
     def storage(self, *, is_read_only: bool = False) -> BaseStorage:
-        """Return Optuna's storage of the study.
-
-        If `is_read_only`, nothing is written, and a study of an earlier version is read in its own form instead of
-        converted.
-        """
+        """Return Optuna's storage of the study; with `is_read_only`, nothing is written or converted."""
         if self._patient is None:
             from sacristan.runs.sweeps.study.optuna_extensions import file_storage
 

@@ -112,11 +112,7 @@ def in_order(spec: Spec) -> Iterator[Parameter]:
 
 
 def representative(spec: Spec) -> list[dict[str, Any]]:
-    """Return points by which to check a spec before its first trial.
-
-    They are few, and have every listed value and both ends of each range; for a distribution without ends, its 1% and
-    99% quantiles.
-    """
+    """Return few points to check a spec by, with every listed value and both ends (or 1%, 99%) of each range."""
     wanted = {name: list(parameter.distribution.ends()) for name, parameter in spec.parameters.items()}
     points = []
     while any(wanted.values()):
