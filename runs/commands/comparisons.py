@@ -7,24 +7,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from sacristan.runs.commands.terminal import (
-    add_conditions,
-    add_curves,
-    add_direction,
-    add_groups,
-    add_json,
-    add_output,
-    add_run,
-    add_runs,
-    add_selection,
-    bound,
-    choose_runs,
-    confidence,
-    find_chosen,
-    names_in,
-    open_given,
-    output_of,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
 from sacristan.runs.commands.terminal.text import (
     Cell,
@@ -73,18 +56,18 @@ class Diff:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = _DIFF_EPILOG
-        add_run(parser, "a", "id, uid, beginning of a uid, or latest")
-        add_run(parser, "b", "the other run")
+        terminal.add_run(parser, "a", "id, uid, beginning of a uid, or latest")
+        terminal.add_run(parser, "b", "the other run")
         parser.add_argument("--all", action="store_true", help="show all statistics of metrics, not only last and best")
         parser.add_argument("--log", action="store_true", help="also compare their output")
         parser.add_argument("--exit-code", action="store_true", help="exit with 1 if they differ")
-        add_json(parser)
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         if arguments.exit_code:
             arguments.error_code = 2
-        with open_given(arguments) as store:
+        with terminal.open_given(arguments) as store:
             old, new = store.get(arguments.a), store.get(arguments.b)
             differences = differences_of(old, new, with_output=arguments.log)
             hidden = set() if arguments.all or arguments.json else _minor_statistics(differences["metrics"], [old, new])
@@ -163,27 +146,29 @@ class Compare:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = _COMPARE_EPILOG
-        add_groups(parser, "fields that define the groups", required=True)
+        terminal.add_groups(parser, "fields that define the groups", required=True)
         parser.add_argument("--metric", required=True, metavar="FIELD", help=_METRIC_HELP)
-        add_conditions(parser)
-        add_direction(parser, _MODE_HELP)
+        terminal.add_conditions(parser)
+        terminal.add_direction(parser, _MODE_HELP)
         parser.add_argument("--test", choices=("auto", "paired", "welch"), default="auto", help="use this test (auto)")
-        parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the intervals (0.95)")
+        parser.add_argument(
+            "--confidence", type=terminal.confidence, default=0.95, metavar="C", help="of the intervals (0.95)"
+        )
         parser.add_argument("--any-status", action="store_true", help="also count runs that did not complete")
         formats = parser.add_mutually_exclusive_group()
         formats.add_argument("--latex", action="store_true", help="print a table for LaTeX, with the rules of booktabs")
-        add_json(formats)
+        terminal.add_json(formats)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.comparison.comparing import compare
         from sacristan.runs.comparison.reports import as_latex
 
-        by, over = names_in(*arguments.by), names_in(*arguments.over)
+        by, over = terminal.names_in(*arguments.by), terminal.names_in(*arguments.over)
         columns = (*by, *over, arguments.metric, "status", "command", "config")
-        with open_given(arguments) as store:
+        with terminal.open_given(arguments) as store:
             comparison = compare(
-                find_chosen(store, arguments, columns),
+                terminal.find_chosen(store, arguments, columns),
                 by,
                 over,
                 arguments.metric,
@@ -248,42 +233,42 @@ class Report:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = _REPORT_EPILOG
-        add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
-        add_output(parser, "output file, such as report.html", required=True)
+        terminal.add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
+        terminal.add_output(parser, "output file, such as report.html", required=True)
         help = "write a report of the store, by its title, or a Markdown file with blocks, as .html or .md"
         parser.add_argument("--page", metavar="TITLE", help=help)
         parser.add_argument("--title", default="Runs", help="title of the report")
         parser.add_argument(
             "--metric", action="append", default=[], metavar="NAME", help="draw these (all, 12 at most)"
         )
-        add_selection(parser)
+        terminal.add_selection(parser)
         help = f"maximum number of runs besides named ones, 0 for all ({_LIMIT}; with --by all)"
-        parser.add_argument("--limit", type=bound, metavar="N", help=help)
-        add_groups(parser, "fields that define groups")
+        parser.add_argument("--limit", type=terminal.bound, metavar="N", help=help)
+        terminal.add_groups(parser, "fields that define groups")
         help = "with --by: field to compare the groups by, such as val/accuracy.max"
         parser.add_argument("--compare", metavar="FIELD", help=help)
-        add_direction(parser, "with --compare: better direction; auto: as the runs record it (auto)")
-        add_curves(parser)
+        terminal.add_direction(parser, "with --compare: better direction; auto: as the runs record it (auto)")
+        terminal.add_curves(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.comparison.reports import write_report
 
-        output_of(arguments)
+        terminal.output_of(arguments)
         if arguments.page is not None:
             return _write_page(arguments)
-        output, by = arguments.output, names_in(*arguments.by)
+        output, by = arguments.output, terminal.names_in(*arguments.by)
         if arguments.compare and not by:
             raise RunsError("--compare: expected --by too, the fields that define the groups to compare")
-        with open_given(arguments) as store:
-            runs, note = choose_runs(store, arguments, ("status",), 0 if by else _LIMIT, may_be_all=bool(by))
+        with terminal.open_given(arguments) as store:
+            runs, note = terminal.choose_runs(store, arguments, ("status",), 0 if by else _LIMIT, may_be_all=bool(by))
             write_report(
                 runs,
                 output,
                 title=arguments.title,
                 metrics=arguments.metric,
                 by=by,
-                over=names_in(*arguments.over),
+                over=terminal.names_in(*arguments.over),
                 compared=arguments.compare,
                 mode=arguments.mode,
                 x=arguments.x,
@@ -301,7 +286,7 @@ def _write_page(arguments: argparse.Namespace) -> int:
 
     if arguments.runs or arguments.where:
         raise RunsError("--page: expected no runs and no conditions; the blocks of the report name its runs")
-    with open_given(arguments) as store:
+    with terminal.open_given(arguments) as store:
         report = read_page(store, arguments.page, store.author.name)
         write_page(store, report, arguments.output, overwrite=arguments.force)
     print_written(arguments.output, f"report {report.title!r}")
@@ -315,16 +300,16 @@ class Card:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_run(parser)
-        add_output(parser)
+        terminal.add_run(parser)
+        terminal.add_output(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.comparison.model_card import model_card
         from sacristan.runs.drawing.output_file import writing
 
-        output = output_of(arguments)
-        with open_given(arguments) as store:
+        output = terminal.output_of(arguments)
+        with terminal.open_given(arguments) as store:
             card = model_card(store.get(arguments.run))
         if output is None:
             for line in card.splitlines():

@@ -13,16 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sacristan.observers.record.redaction import hide_passwords
-from sacristan.runs.commands.terminal import (
-    add_output,
-    add_runs,
-    add_selection,
-    bound,
-    choose_runs,
-    names_in,
-    open_given,
-    output_of,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.outcomes import print_left_out, print_problems, print_written
 from sacristan.runs.commands.terminal.text import harmless, is_terminal, print_text, print_to_stderr
 from sacristan.runs.errors import RunsError
@@ -43,15 +34,17 @@ _STDOUT = Path("/dev/stdout")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    add_runs(parser, "*")
-    add_output(parser, "output file, or a tracker's folder or address; tables go to stdout without it", type=_place)
+    terminal.add_runs(parser, "*")
+    terminal.add_output(
+        parser, "output file, or a tracker's folder or address; tables go to stdout without it", type=_place
+    )
     help = (
         "zip or rocrate for whole runs; csv, json or parquet for a table; tensorboard, mlflow or wandb for another "
         "tracker (by the file's suffix)"
     )
     parser.add_argument("--format", choices=_FORMATS, help=help)
-    add_selection(parser)
-    parser.add_argument("--limit", type=bound, metavar="N", help="maximum number of runs, 0 for all (0)")
+    terminal.add_selection(parser)
+    parser.add_argument("--limit", type=terminal.bound, metavar="N", help="maximum number of runs, 0 for all (0)")
     parser.add_argument("--columns", metavar="A,B,...", help="fields in the table (all of config and summary)")
     help = "a table of the points of these metrics, or of all"
     parser.add_argument("--metrics", nargs="*", metavar="NAME", help=help)
@@ -78,11 +71,11 @@ def main(arguments: argparse.Namespace) -> int:
     format = _format_of(arguments)
     _check_place(arguments.output, format)
     _check_options(arguments, format)
-    output = arguments.output if format in _TRACKERS else output_of(arguments)
-    columns = names_in(arguments.columns) if arguments.columns else None
+    output = arguments.output if format in _TRACKERS else terminal.output_of(arguments)
+    columns = terminal.names_in(arguments.columns) if arguments.columns else None
     export = _Export(format, output, columns, arguments.metrics)
-    with open_given(arguments) as store:
-        runs, _ = choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
+    with terminal.open_given(arguments) as store:
+        runs, _ = terminal.choose_runs(store, arguments, columns or (), may_be_all=format in _TABLES, lists=False)
         write = (
             functools.partial(_write_anonymous, hide=arguments.hide, keep=arguments.keep)
             if arguments.anonymous

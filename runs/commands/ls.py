@@ -7,16 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sacristan.runs.commands.terminal import (
-    add_json,
-    add_selection,
-    bound,
-    conditions_in,
-    find_chosen,
-    limit_in,
-    names_in,
-    open_given,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.text import (
     Cell,
     Column,
@@ -55,22 +46,22 @@ Put a name with spaces, commas or operators between backticks."""
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    add_selection(parser)
+    terminal.add_selection(parser)
     parser.add_argument("--columns", metavar="A,B,...", help=f"fields to show ({','.join(COLUMNS)})")
     help = f"maximum number of runs, 0 for all (on a terminal {_ON_A_SCREEN}, else all)"
-    parser.add_argument("--limit", type=bound, metavar="N", help=help)
+    parser.add_argument("--limit", type=terminal.bound, metavar="N", help=help)
     help = "also list runs that were rejected before training; conditions find them anyway"
     parser.add_argument("--refused", action="store_true", help=help)
     parser.add_argument("--follow", action="store_true", help="then print each new or changed run, until Ctrl-C")
-    add_json(parser)
+    terminal.add_json(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """List the runs, once or forever."""
-    columns = names_in(arguments.columns) if arguments.columns else COLUMNS
-    limit = limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0)
-    conditions_in(arguments)  # rejects invalid ones before a store is opened
-    with open_given(arguments) as store:
+    columns = terminal.names_in(arguments.columns) if arguments.columns else COLUMNS
+    limit = terminal.limit_in(arguments, _ON_A_SCREEN if is_terminal() and not arguments.json else 0)
+    terminal.conditions_in(arguments)  # rejects invalid ones before a store is opened
+    with terminal.open_given(arguments) as store:
         if arguments.follow:
             return _follow(store, arguments, columns, limit)
         listing = _find(store, arguments, columns, limit)
@@ -92,7 +83,7 @@ def _find(store: Store, arguments: argparse.Namespace, columns: Sequence[str], l
     def usual(shown: Sequence[Run]) -> Sequence[str]:
         return columns if arguments.columns else _usual_columns(shown, arguments)
 
-    filters, is_all = conditions_in(arguments), arguments.refused
+    filters, is_all = terminal.conditions_in(arguments), arguments.refused
     return list_runs(store, filters, arguments.sort, limit, columns, with_refused=is_all, columns_of=usual)
 
 
@@ -194,8 +185,8 @@ def _follow(store: Store, arguments: argparse.Namespace, columns: Sequence[str],
     """Print the newest runs, newest last, and then a line for each new or changed run, forever."""
     from sacristan.runs.stores import read_rows
 
-    conditions = conditions_in(arguments)
-    rows, _ = read_rows(find_chosen(store, arguments, columns), columns)
+    conditions = terminal.conditions_in(arguments)
+    rows, _ = read_rows(terminal.find_chosen(store, arguments, columns), columns)
     states = {run.id: _state(row) for run, row in rows}
     lines = _Lines(columns, in_json=arguments.json)
     lines.print(rows[:limit][::-1])

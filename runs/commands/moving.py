@@ -11,18 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from sacristan.runs.commands.terminal import (
-    add_json,
-    add_runs,
-    add_store_place,
-    folder_of,
-    is_url,
-    number,
-    open_given,
-    open_place,
-    store_address,
-    where_of,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.outcomes import CopiedRun, print_copied
 from sacristan.runs.commands.terminal.text import print_json, print_text, print_to_stderr
 from sacristan.runs.errors import RunsError
@@ -64,9 +53,12 @@ class Import:
         parser.add_argument("--dry", action="store_true", help="read and report, but write nothing")
         help = "limit of an archive's unpacked size (a hundred times its own size, at least 1 GB)"
         parser.add_argument(
-            "--max-bytes", type=number(int, lambda value: value > 0, "a whole number above 0"), metavar="N", help=help
+            "--max-bytes",
+            type=terminal.number(int, lambda value: value > 0, "a whole number above 0"),
+            metavar="N",
+            help=help,
         )
-        add_json(parser)
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
@@ -77,16 +69,16 @@ class Import:
         is_archive = arguments.kind is None and zipfile.is_zipfile(arguments.path) and not is_known(arguments.path)
         if is_archive and (arguments.dry or arguments.tags):
             raise RunsError(f"import: {arguments.path} is an archive of runs, which takes no --dry and no --tag")
-        where = where_of(arguments)
+        where = terminal.where_of(arguments)
         with contextlib.ExitStack() as stack:
             opened = where
-            if arguments.dry and not is_url(where) and not Path(where).exists():
+            if arguments.dry and not terminal.is_url(where) and not Path(where).exists():
                 opened = stack.enter_context(
                     tempfile.TemporaryDirectory()
                 )  # compare with an empty store, and create none
-            elif not is_url(where):
+            elif not terminal.is_url(where):
                 stack.enter_context(_removing_unused(Path(where)))
-            store = stack.enter_context(open_place(opened, create=True))
+            store = stack.enter_context(terminal.open_place(opened, create=True))
             if is_archive:
                 print_copied(import_runs(arguments.path, store, arguments.max_bytes), None, in_json=arguments.json)
                 return 0
@@ -179,20 +171,24 @@ class Copy:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_runs(parser)
+        terminal.add_runs(parser)
         parser.add_argument(
-            "--to", type=store_address, required=True, metavar="WHERE", help="folder of runs, or mongodb:// URL"
+            "--to",
+            type=terminal.store_address,
+            required=True,
+            metavar="WHERE",
+            help="folder of runs, or mongodb:// URL",
         )
-        add_json(parser)
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.transfer.copying import copy
 
-        with open_given(arguments) as store:
+        with terminal.open_given(arguments) as store:
             chosen = [store.get(key) for key in arguments.runs]
             # Each copy would make and remove the folder for prepared runs, and the next one list the store again.
-            with open_place(arguments.to, create=True) as target, target.staging():
+            with terminal.open_place(arguments.to, create=True) as target, target.staging():
                 copied = [copy(run, target) for run in chosen]
                 print_copied(copied, [run.id for run in chosen], in_json=arguments.json)
         return 0
@@ -219,19 +215,19 @@ class Sync:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_store_place(parser, "folder of runs")
+        terminal.add_store_place(parser, "folder of runs")
         parser.add_argument(
             "--url",
             help="URL to use instead of the recorded one, such as one with a password; or of another store",
         )
-        add_json(parser)
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.transfer.syncing import deliveries
 
         results = []
-        for result in deliveries(folder_of(arguments), arguments.url):
+        for result in deliveries(terminal.folder_of(arguments), arguments.url):
             results.append(result)
             if not arguments.json:
                 _print_delivered(result)
@@ -249,8 +245,8 @@ def _print_delivered(result: SyncResult) -> None:
     if result.error is not None:
         print_to_stderr(f"{result.folder}: failed: {result.error}")
     else:
-        number = f" as run {result.run_id}" if result.run_id is not None else ""
-        print_text(f"{result.folder}: {result.outcome}{number} ({result.destination})")
+        named = f" as run {result.run_id}" if result.run_id is not None else ""
+        print_text(f"{result.folder}: {result.outcome}{named} ({result.destination})")
 
 
 def _delivered(result: SyncResult) -> Delivered:

@@ -9,20 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 
-from sacristan.runs.commands.terminal import (
-    add_curves,
-    add_groups,
-    add_json,
-    add_output,
-    add_runs,
-    add_selection,
-    bound,
-    choose_runs,
-    confidence,
-    names_in,
-    open_given,
-    output_of,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.outcomes import print_problems, print_written
 from sacristan.runs.commands.terminal.text import harmless, is_coloured, is_terminal, print_json
 
@@ -74,22 +61,24 @@ JSON = Plotted
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.epilog = _EPILOG
-    add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
+    terminal.add_runs(parser, "*", "ids, uids, beginnings of uids, or latest; or choose with --where")
     parser.add_argument("--metric", action="append", required=True, metavar="NAME", help="may be repeated")
-    add_selection(parser)
+    terminal.add_selection(parser)
     help = f"maximum number of runs besides named ones, 0 for all ({_LIMIT}; with --by all)"
-    parser.add_argument("--limit", type=bound, metavar="N", help=help)
-    add_groups(parser, "draw the mean of each group")
+    parser.add_argument("--limit", type=terminal.bound, metavar="N", help=help)
+    terminal.add_groups(parser, "draw the mean of each group")
     help = "around means: interval of the mean, range of the runs, or none (interval)"
     parser.add_argument("--band", choices=("interval", "range", "none"), default="interval", help=help)
-    parser.add_argument("--confidence", type=confidence, default=0.95, metavar="C", help="of the interval (0.95)")
-    add_curves(parser)
+    parser.add_argument(
+        "--confidence", type=terminal.confidence, default=0.95, metavar="C", help="of the interval (0.95)"
+    )
+    terminal.add_curves(parser)
     help = "also draw, dashed, the points of the runs that a run was started from, up to its start"
     parser.add_argument("--joined", action="store_true", help=help)
     parser.add_argument("--title", default="", help="title of the picture")
     outputs = parser.add_mutually_exclusive_group()
-    add_output(parser, "write a picture: .png, .svg or .pdf (extra plot)", group=outputs)
-    add_json(outputs)
+    terminal.add_output(parser, "write a picture: .png, .svg or .pdf (extra plot)", group=outputs)
+    terminal.add_json(outputs)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -100,13 +89,13 @@ def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.drawing.plots import check_format
 
         check_format(arguments.output)
-    output = output_of(arguments)
-    by, over = names_in(*arguments.by), names_in(*arguments.over)
+    output = terminal.output_of(arguments)
+    by, over = terminal.names_in(*arguments.by), terminal.names_in(*arguments.over)
     view = View(by, over, arguments.x, arguments.smoothing, arguments.band, arguments.confidence, arguments.log_y)
     view = dataclasses.replace(view, joined=arguments.joined)
-    with open_given(arguments) as store:
+    with terminal.open_given(arguments) as store:
         columns = (*by, *over, "status", "config")
-        runs, note = choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
+        runs, note = terminal.choose_runs(store, arguments, columns, 0 if by else _LIMIT, may_be_all=bool(by))
         panels = make_panels(runs, arguments.metric, view)
     print_problems({run.id: run.problem for run in runs if run.problem})
     if note:

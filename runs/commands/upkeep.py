@@ -11,16 +11,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
-from sacristan.runs.commands.terminal import (
-    add_json,
-    add_store_place,
-    folder_of,
-    is_url,
-    number,
-    open_given,
-    port,
-    where_of,
-)
+from sacristan.runs.commands import terminal
 from sacristan.runs.commands.terminal.text import Progress, print_json, print_text, print_to_stderr
 
 if TYPE_CHECKING:
@@ -47,14 +38,14 @@ class Reap:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_store_place(parser, "folder of runs, or mongodb:// URL")
-        add_json(parser)
+        terminal.add_store_place(parser, "folder of runs, or mongodb:// URL")
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.transfer.syncing import reap
 
-        reaped = reap(where_of(arguments))
+        reaped = reap(terminal.where_of(arguments))
         if arguments.json:
             print_json([Reaped(run=str(run), uid=uid, status="DEAD") for run, uid in reaped])
             return 0
@@ -86,14 +77,14 @@ class Reindex:
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
-        add_store_place(parser, "folder of runs")
-        add_json(parser)
+        terminal.add_store_place(parser, "folder of runs")
+        terminal.add_json(parser)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         from sacristan.runs.query.index import Index
 
-        store = folder_of(arguments)
+        store = terminal.folder_of(arguments)
         with Index(store, Progress()) as index:
             began = time.monotonic()
             done = index.rebuild()
@@ -132,20 +123,20 @@ class Watch:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.epilog = _WATCH_EPILOG
-        add_store_place(parser, "folder of runs, or mongodb:// URL")
+        terminal.add_store_place(parser, "folder of runs, or mongodb:// URL")
         parser.add_argument("--notify", action="store_true", help="send what is printed to the addresses")
-        seconds = number(float, lambda value: 0.1 <= value < math.inf, "a number of seconds of at least 0.1")
+        seconds = terminal.number(float, lambda value: 0.1 <= value < math.inf, "a number of seconds of at least 0.1")
         parser.add_argument(
             "--interval", type=seconds, default=10.0, metavar="S", help="seconds between two looks (10)"
         )
-        hours = number(float, lambda value: 0 < value <= 24 * 365, "a number of hours above 0")
+        hours = terminal.number(float, lambda value: 0 < value <= 24 * 365, "a number of hours above 0")
         help = "how many hours to look back (24)"
         parser.add_argument("--back", type=hours, default=24.0, metavar="HOURS", help=help)
         parser.add_argument("--once", action="store_true", help="look once, such as from cron")
         group = parser.add_mutually_exclusive_group()
         help = "send a test message to each address, and say which ones took it"
         group.add_argument("--test", action="store_true", help=help)
-        add_json(group)
+        terminal.add_json(group)
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
@@ -170,7 +161,7 @@ def _watch(arguments: argparse.Namespace, addresses: list[str], after_s: float) 
     from sacristan.runs.work.watching import Outbox, RecentRuns
 
     back = timedelta(hours=arguments.back)
-    with open_given(arguments) as store:
+    with terminal.open_given(arguments) as store:
         recent = RecentRuns(store, back)
         outbox, digests = Outbox(store, addresses, print_to_stderr), Digests(store, print_to_stderr)
         try:
@@ -223,19 +214,19 @@ class Mongod:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--folder", type=Path, help="its data (_mongod in the folder of runs)")
-        parser.add_argument("--port", type=port, default=27017, help="its port; 0 takes a free one (27017)")
+        parser.add_argument("--port", type=terminal.port, default=27017, help="its port; 0 takes a free one (27017)")
 
     @staticmethod
     def main(arguments: argparse.Namespace) -> int:
         """Start the server, and stop it on Ctrl-C or SIGTERM."""
         from sacristan.runs.work.mongod import Mongod
 
-        def stop(number: int, frame: object) -> None:
+        def stop(signal_number: int, frame: object) -> None:
             raise KeyboardInterrupt
 
         signal.signal(signal.SIGTERM, stop)
         # Where runs go to a database, there is no folder of runs, and the usual one is taken.
-        usual = Path("my_runs") if is_url(where_of(arguments)) else folder_of(arguments)
+        usual = Path("my_runs") if terminal.is_url(terminal.where_of(arguments)) else terminal.folder_of(arguments)
         with Mongod(arguments.folder or usual / "_mongod", arguments.port) as server:
             print(f"{server.url}  (data in {server.folder}; Ctrl-C stops it)", flush=True)
             try:
