@@ -21,8 +21,7 @@ from sacristan.configs.nearest import word_suggestion
 from sacristan.runs.errors import FilterError, MissingExtraError, StoreError
 from sacristan.runs.notebooks.saved_artifacts import Artifact, ArtifactSet, make_artifact
 from sacristan.runs.query import RUN_FIELDS, TIMES, id_of, time_of
-from sacristan.runs.stores import Run
-from sacristan.runs.stores.contract import PARTS
+from sacristan.runs.stores import PARTS, Run
 from sacristan.runs.stores.opening import open_store
 
 if TYPE_CHECKING:

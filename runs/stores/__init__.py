@@ -13,9 +13,9 @@ from sacristan.runs.errors import FilterError, StoreAwayError, StoreError
 from sacristan.runs.query import COMMON_FIELDS
 from sacristan.runs.query.filters import Question, names_in, parse_filter
 from sacristan.runs.stores.aliases import Aliases
-from sacristan.runs.stores.changes import Author, Discarded, Removed, StagedRun, staging_folder
-from sacristan.runs.stores.content import Content, Fetched, Medium, StoredArtifact, fetch, length_of
-from sacristan.runs.stores.contract import Backend, Documents, RunRow
+from sacristan.runs.stores.changes import Added, Author, Discarded, Removed, StagedRun, discarder, staging_folder
+from sacristan.runs.stores.content import Content, Fetched, Medium, StoredArtifact, fetch, length_of, missing_content
+from sacristan.runs.stores.contract import NOTED, PARTS, Backend, Change, Documents, R, RunRow, StoredRun
 from sacristan.runs.stores.finding import (
     NEWEST_FIRST,
     FieldNames,
@@ -26,7 +26,7 @@ from sacristan.runs.stores.finding import (
     watch_runs,
 )
 from sacristan.runs.stores.operations import Copied, Operations
-from sacristan.runs.stores.run import HELD, Run, prefetch
+from sacristan.runs.stores.run import COPYING, HELD, REMOVING, Run, prefetch
 from sacristan.runs.stores.small_documents import Messages, Report, Reports, SavedView, SavedViews
 from sacristan.runs.stores.tables import (
     DEFAULT_COLUMNS,
@@ -46,29 +46,40 @@ if TYPE_CHECKING:
     from sacristan.observers.record.points import Series
 
 __all__ = [
+    "COPYING",
     "HANDFUL",
     "HELD",
     "NEWEST_FIRST",
+    "NOTED",
+    "PARTS",
+    "REMOVING",
+    "Added",
     "Aliases",
     "Author",
     "Backend",
+    "Change",
     "Content",
     "Copied",
     "Discarded",
     "Documents",
     "Fetched",
     "Medium",
+    "R",
     "Removed",
     "Report",
     "Run",
     "RunList",
+    "RunRow",
     "SavedView",
     "StagedRun",
     "Store",
     "StoredArtifact",
+    "StoredRun",
     "census",
+    "discarder",
     "fetch",
     "length_of",
+    "missing_content",
     "prefetch",
     "read_rows",
     "runs_by",

@@ -29,8 +29,7 @@ from sacristan.observers.record.points import Series
 from sacristan.runs.drawing.output_file import check_output, is_stream, publish, staging_beside
 from sacristan.runs.errors import StoreError, naming_os_errors
 from sacristan.runs.query import entry_at, list_of, mapping_of
-from sacristan.runs.stores import Content, Run
-from sacristan.runs.stores.contract import PARTS
+from sacristan.runs.stores import PARTS, Content, Run
 from sacristan.runs.stores.opening import open_store
 from sacristan.runs.stores.settings import flat_config
 from sacristan.runs.transfer.copying import stage, uid_of

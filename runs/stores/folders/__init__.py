@@ -21,8 +21,7 @@ from sacristan.runs.query.filters import Filter, Question
 from sacristan.runs.query.index import Index
 from sacristan.runs.query.index.fields import NOT_HELD
 from sacristan.runs.query.index.scanning import COARSE_NS, UNSETTLED, has_record, require_folder, scan
-from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
-from sacristan.runs.stores.contract import PARTS, Change, RunRow, StoredRun
+from sacristan.runs.stores import PARTS, Added, Change, Discarded, Removed, RunRow, StagedRun, StoredRun, discarder
 from sacristan.runs.stores.folders.documents import FolderDocuments
 from sacristan.runs.stores.folders.records import FolderRecords, read_document, status_of
 from sacristan.runs.stores.folders.whole_runs import (

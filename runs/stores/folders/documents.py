@@ -36,7 +36,8 @@ from sacristan.observers.record.folders import claimed, locked
 from sacristan.observers.record.json_text import load_json, parse_json
 from sacristan.observers.record.schema import CLAIMS, NOTES, RUN
 from sacristan.runs.errors import naming_os_errors
-from sacristan.runs.stores.contract import NOTED, UNSENT, Change, Documents
+from sacristan.runs.stores import NOTED, Change, Documents
+from sacristan.runs.stores.contract import UNSENT
 from sacristan.runs.stores.folders.records import read_document
 
 # A larger file is no saved view and no report.

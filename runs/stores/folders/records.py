@@ -24,8 +24,7 @@ from sacristan.runs.errors import RemovedError, StoreError, naming_os_errors
 from sacristan.runs.query import in_utc, list_of, mapping_of, without_pickles, without_zone
 from sacristan.runs.query.index.fields import summary_of, summary_of_killed
 from sacristan.runs.query.index.scanning import COARSE_NS, has_record
-from sacristan.runs.stores.content import Content, Medium, StoredArtifact, missing_content
-from sacristan.runs.stores.contract import Backend, R, StoredRun
+from sacristan.runs.stores import Backend, Content, Medium, R, StoredArtifact, StoredRun, missing_content
 
 if TYPE_CHECKING:
     from sacristan.observers.record.points import Series

@@ -26,7 +26,7 @@ from sacristan.observers.record.json_text import load_json
 from sacristan.observers.record.schema import RUN, newer_format, read_json_if_whole
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query.index.scanning import SPOOLED, run_folders
-from sacristan.runs.stores.changes import Removed, StagedRun
+from sacristan.runs.stores import Removed, StagedRun
 
 
 def move_in(staged: StagedRun, store: Path, number: int) -> str:

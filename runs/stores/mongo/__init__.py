@@ -26,8 +26,7 @@ from sacristan.runs.query import (
 )
 from sacristan.runs.query.filters import Condition, Filter, Question, in_order, matches
 from sacristan.runs.query.index.fields import flatten
-from sacristan.runs.stores.changes import Added, Discarded, Removed, StagedRun, discarder
-from sacristan.runs.stores.contract import RunRow, StoredRun
+from sacristan.runs.stores import COPYING, Added, Discarded, Removed, RunRow, StagedRun, StoredRun, discarder
 from sacristan.runs.stores.mongo.batches import MongoBatches
 from sacristan.runs.stores.mongo.database import BATCH, Document, MongoDatabase
 from sacristan.runs.stores.mongo.documents import MongoDocuments
@@ -53,7 +52,6 @@ from sacristan.runs.stores.mongo.whole_runs import (
     deliver_whole,
     unnamed_files,
 )
-from sacristan.runs.stores.run import COPYING
 
 __all__ = ["MongoBackend"]
 

@@ -18,7 +18,7 @@ from sacristan.observers.mongo.documents import FILE, exact_time
 from sacristan.observers.record.points import POINT, TICKS_PER_S, Series, to_steps
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query import mapping_of
-from sacristan.runs.stores.contract import PARTS, R, StoredRun
+from sacristan.runs.stores import PARTS, R, StoredRun
 from sacristan.runs.stores.mongo.database import Document
 from sacristan.runs.stores.mongo.queries import as_recorded, from_bson, has_changed_keys, projection_of, row_in
 from sacristan.runs.stores.mongo.records import SERIES_FIELDS, MongoRecords, as_named, fields_of_part, start_of

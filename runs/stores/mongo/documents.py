@@ -13,7 +13,7 @@ from sacristan.observers.mongo.aliases import alias_document
 from sacristan.observers.mongo.layout import make_alias_indexes, make_sweep_indexes
 from sacristan.runs.errors import RemovedError, StoreError
 from sacristan.runs.query import mappings_in
-from sacristan.runs.stores.contract import NOTED, Change, Documents
+from sacristan.runs.stores import NOTED, Change, Documents
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
 from sacristan.runs.stores.mongo.queries import OMNIBOARD_NOTES, OMNIBOARD_TAGS, from_bson, note_in, tags_in
 from sacristan.runs.stores.run import notes_in

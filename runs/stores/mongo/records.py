@@ -23,8 +23,7 @@ from sacristan.observers.record.points import summarize
 from sacristan.observers.record.schema import RANKS_FOLDER, newer_format
 from sacristan.runs.errors import RemovedError, StoreError
 from sacristan.runs.query import list_of, mapping_of, mappings_in, time_of, to_the_millisecond
-from sacristan.runs.stores.content import Content, StoredArtifact, missing_content
-from sacristan.runs.stores.contract import PARTS, Backend, StoredRun
+from sacristan.runs.stores import PARTS, Backend, Content, StoredArtifact, StoredRun, missing_content
 from sacristan.runs.stores.mongo.database import Document, MongoDatabase
 from sacristan.runs.stores.mongo.queries import (
     STATUS_FIELDS,

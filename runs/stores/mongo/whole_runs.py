@@ -29,9 +29,8 @@ from sacristan.observers.record import schema
 from sacristan.observers.record.json_text import parse_json
 from sacristan.runs.errors import StoreError
 from sacristan.runs.query import mapping_of
-from sacristan.runs.stores.changes import Removed, StagedRun
+from sacristan.runs.stores import COPYING, REMOVING, Removed, StagedRun
 from sacristan.runs.stores.mongo.database import MongoDatabase
-from sacristan.runs.stores.run import COPYING, REMOVING
 
 DISCARDED, TRASH = "DISCARDED", "trash"
 IN_TRASH: dict[str, Any] = {TRASH: {"$exists": True}}

@@ -25,7 +25,7 @@ from urllib.parse import quote
 from sacristan.observers.mongo import Destination
 from sacristan.observers.record.identity import is_alive, lease
 from sacristan.runs.errors import RunsError, StoreAwayError, SweepError, needing_extra
-from sacristan.runs.stores.contract import Backend, Change, Documents
+from sacristan.runs.stores import Backend, Change, Documents
 from sacristan.runs.stores.folders.documents import FolderDocuments
 from sacristan.runs.stores.opening import open_backend, open_store
 from sacristan.runs.sweeps import Definition
