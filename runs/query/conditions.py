@@ -115,7 +115,9 @@ def condition(name: str, operator: str, value: Any) -> Condition | Not:
         raise FilterError(f"{name}: got the operator {operator!r}, expected one of {' '.join(OPERATORS)}")
     full = full_name(name)
     if operator == "in":
-        return Condition(full, operator, _values(name, full, value))
+        if isinstance(value, str) or not isinstance(value, Iterable):
+            raise FilterError(f"{name} in: got {value!r}, expected a list of values")
+        return Condition(full, operator, [_comparable(name, full, item) for item in value])
     if operator == "~":
         return Condition(full, operator, _pattern(name, full, value))
     if operator == "!=":
@@ -123,12 +125,6 @@ def condition(name: str, operator: str, value: Any) -> Condition | Not:
     if operator != "==":
         value = _ordered(name, operator, value)
     return Condition(full, operator, _comparable(name, full, value))
-
-
-def _values(name: str, full: str, values: Any) -> list[Any]:
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        raise FilterError(f"{name} in: got {values!r}, expected a list of values")
-    return [_comparable(name, full, value) for value in values]
 
 
 def _ordered(name: str, operator: str, value: Any) -> int | float | str:
@@ -154,24 +150,14 @@ def _comparable(name: str, full: str, value: Any) -> Any:
         if value is None:
             raise FilterError(f"{name}: got {ME}, but this user has no name; set {USER_VARIABLE}")
     if isinstance(value, str) and full in TIMES:
-        return _time(name, value)
+        if (time := time_text(value)) is None:
+            raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00")
+        return time
     if isinstance(value, str) and full == DURATION:
-        return _seconds(name, value)
+        if (seconds := seconds_of(value)) is None:
+            raise FilterError(f"{name}: got {value!r}, expected seconds, or a text such as 90m, 2h15m or 1d12h")
+        return seconds
     return _storable_item(value)
-
-
-def _seconds(name: str, value: str) -> float:
-    seconds = seconds_of(value)
-    if seconds is None:
-        raise FilterError(f"{name}: got {value!r}, expected seconds, or a text such as 90m, 2h15m or 1d12h")
-    return seconds
-
-
-def _time(name: str, value: str) -> str:
-    time = time_text(value)
-    if time is None:
-        raise FilterError(f"{name}: got {value!r}, expected a time such as 2026-01-31 or 2026-01-31T12:00")
-    return time
 
 
 def _json_value(name: str, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from sacristan.configs.nearest import word_suggestion
@@ -46,16 +46,10 @@ def read_rows(
             problems[run.id] = str(error)
         else:
             problems |= {run.id: run.problem} if run.problem else {}
-    if rows:
-        _check_columns(rows, columns or ())
-    return rows, problems
-
-
-def _check_columns(rows: Sequence[tuple[Run, Mapping[str, Any]]], columns: Sequence[str]) -> None:
-    """Reject columns that no run has; one with a value is a field."""
-    for name in columns:
-        if is_own(name) and all(row[name] is None for _, row in rows):
+    for name in columns or () if rows else ():
+        if is_own(name) and all(row[name] is None for _, row in rows):  # one with a value is a field
             rows[0][0].store.check_field(name)
+    return rows, problems
 
 
 def _row_of(run: Run, columns: Sequence[str] | None = None) -> dict[str, Any]:

@@ -154,11 +154,8 @@ def _as_sql(connection: sqlite3.Connection, tree: Filter) -> Sql:
     if isinstance(tree, Not):
         text, values = _as_sql(connection, tree.part)
         return f"NOT ({text})", values
-    return _joined([_as_sql(connection, part) for part in tree.parts], is_all=isinstance(tree, AllOf))
-
-
-def _joined(parts: Sequence[Sql], *, is_all: bool) -> Sql:
-    word, empty = (" AND ", "1") if is_all else (" OR ", "0")
+    word, empty = (" AND ", "1") if isinstance(tree, AllOf) else (" OR ", "0")
+    parts = [_as_sql(connection, part) for part in tree.parts]
     return f"({word.join(text for text, _ in parts) or empty})", [value for _, new in parts for value in new]
 
 

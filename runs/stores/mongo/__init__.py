@@ -339,7 +339,9 @@ def _oddities(document: Mapping[str, Any]) -> Iterator[str]:
 
 def _fields_of(document: Document) -> set[str]:
     """Return the full names of the fields of a document."""
-    summary, names = document.pop("summary", None), _metrics_by_key(document.get("info"))
+    summary = document.pop("summary", None)
+    logged = [entry.get("name") for entry in mappings_in(mapping_of(document.get("info")).get("metrics"))]
+    names = {stored_key(name): name for name in logged if isinstance(name, str)}
     if "result" in document:
         document["result"] = without_pickles(document["result"], twice=True)
     flat: Document = {}
@@ -348,12 +350,6 @@ def _fields_of(document: Document) -> set[str]:
         flat[DURATION] = None
     metrics = {names.get(key, key) for key in mapping_of(summary)}
     return flat.keys() | {f"summary.{metric}.{each}" for metric in metrics for each in STATISTICS}
-
-
-def _metrics_by_key(info: Any) -> dict[str, str]:
-    """Return the names of metrics that an info lists, by their keys in a summary."""
-    metrics = [entry.get("name") for entry in mappings_in(mapping_of(info).get("metrics"))]
-    return {stored_key(name): name for name in metrics if isinstance(name, str)}
 
 
 def _metric_of(name: str) -> str | None:

@@ -155,7 +155,10 @@ class _RunReader:
         damages: list[tuple[int, int]] = []
         try:
             for record in records(data, damages):
-                self._take(self._message.FromString(record))
+                message = self._message.FromString(record)
+                kind = message.WhichOneof("record_type")
+                if (take := getattr(self, f"_take_{kind}", None)) is not None:
+                    take(getattr(message, kind))
                 count += 1
         except (ValueError, KeyError, TypeError, ArithmeticError) as error:
             raise ForeignError(f"{file.name}: record {count + 1} is invalid ({error})") from error
@@ -163,12 +166,6 @@ class _RunReader:
             raise ForeignError(f"{file.name}: record {count + 1} is no record of W&B ({error})") from error
         self._run.left_out += damage_texts(file, damages, len(data), "record")
         return count
-
-    def _take(self, record: Any) -> None:
-        kind = record.WhichOneof("record_type")
-        take = getattr(self, f"_take_{kind}", None)
-        if take is not None:
-            take(getattr(record, kind))
 
     def _take_run(self, record: Any) -> None:
         run = self._run
