@@ -167,7 +167,16 @@ def preview_of(content: Content) -> Preview:
     if text is None:
         return Preview("")
     if content.name.lower().endswith((".csv", ".tsv")):
-        return _table(text, is_cut, "\t" if content.name.lower().endswith(".tsv") else ",")
+        delimiter = "\t" if content.name.lower().endswith(".tsv") else ","
+        rows: list[list[str]] = []
+        try:
+            for row in csv.reader(io.StringIO(text), delimiter=delimiter):
+                if len(rows) > _MAX_ROWS:
+                    return Preview("table", rows=rows, is_cut=True)
+                rows.append(row[:_MAX_CELLS])
+        except csv.Error:
+            return Preview("text", text, is_cut=is_cut)
+        return Preview("table", rows=rows, is_cut=is_cut)
     if content.name.lower().endswith(".json") and not is_cut:
         text = _indented(text)
     return Preview("text", text, is_cut=is_cut)
@@ -190,18 +199,6 @@ def _indented(text: str) -> str:
         return json.dumps(strict(json.loads(text)), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return text
-
-
-def _table(text: str, is_cut: bool, delimiter: str) -> Preview:
-    rows: list[list[str]] = []
-    try:
-        for row in csv.reader(io.StringIO(text), delimiter=delimiter):
-            if len(rows) > _MAX_ROWS:
-                return Preview("table", rows=rows, is_cut=True)
-            rows.append(row[:_MAX_CELLS])
-    except csv.Error:
-        return Preview("text", text, is_cut=is_cut)
-    return Preview("table", rows=rows, is_cut=is_cut)
 
 
 def highlighted(content: Content) -> Markup:

@@ -29,7 +29,6 @@ from sacristan.runs.comparison.report_blocks import (
 )
 from sacristan.runs.comparison.reports import whole_page
 from sacristan.runs.drawing import Markup, element, harmless
-from sacristan.runs.drawing.curve import Panel
 from sacristan.runs.drawing.inline_html import chart, status_form
 from sacristan.runs.drawing.output_file import writing
 from sacristan.runs.errors import ReportError, RunsError, StoreAwayError, naming_os_errors, needing_extra
@@ -267,7 +266,10 @@ def _about(store: Store, report: Report) -> str:
 def _drawn(store: Store, block: Block) -> Markup | RunTable:
     """Return curves or a scatter plot as SVG, and another chart as the table of its runs."""
     if block.kind == "curves":
-        return _svg_of(curve_panel(block, chosen_runs(store, block)), is_time=block.text("x") == "wall")
+        panel = curve_panel(block, chosen_runs(store, block))
+        is_time = block.text("x") == "wall"
+        options = {"log_y": panel.log_y, "is_time": is_time, **_SIZE}
+        return chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, **options)
     if block.kind == "importances":
         raise ReportError("importances are drawn on the board alone")
     table = chart_table(store, block)
@@ -275,11 +277,6 @@ def _drawn(store: Store, block: Block) -> Markup | RunTable:
     if points is None:
         return table
     return chart(f"{table.columns[1]} over {table.columns[0]}", [points], x_label=table.columns[0], **_SIZE)
-
-
-def _svg_of(panel: Panel, *, is_time: bool) -> Markup:
-    options = {"log_y": panel.log_y, "is_time": is_time, **_SIZE}
-    return chart(panel.metric, panel.curves, x_label=panel.x_label, notes=panel.notes, **options)
 
 
 def as_markdown(store: Store, report: Report) -> str:

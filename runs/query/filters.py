@@ -131,17 +131,14 @@ def _operator(name: str, operator: str, operand: Any, operators: Mapping[str, An
             raise FilterError(f"{name}: $not got {operand!r}, expected operators such as {{'$lt': 1}}")
         return Not(_document({name: operand}))
     if operator == "$regex" and operators.get("$options"):
-        return _flagged_pattern(name, operand, operators["$options"])
+        flags = operators["$options"]
+        if not isinstance(flags, str) or set(flags) - set("ims"):
+            raise FilterError(f"{name}: got the $options {flags!r}, expected letters among i, m and s")
+        return condition(name, "~", f"(?{flags}){operand}")
     if operator not in DOCUMENT_OPERATORS:
         operator_names = ", ".join([*DOCUMENT_OPERATORS, "$nin", "$exists", "$not"])
         raise FilterError(f"{name}: got the operator {operator}, which is not known; there are {operator_names}")
     return condition(name, operator, operand)
-
-
-def _flagged_pattern(name: str, pattern: Any, flags: Any) -> Filter:
-    if not isinstance(flags, str) or set(flags) - set("ims"):
-        raise FilterError(f"{name}: got the $options {flags!r}, expected letters among i, m and s")
-    return condition(name, "~", f"(?{flags}){pattern}")
 
 
 def holds(condition: Condition, value: Any) -> bool:

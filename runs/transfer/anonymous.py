@@ -311,13 +311,6 @@ class IdentifyingWords:
         names = [*flat_config(run), *run.metrics, *(content.name for content in run.stored("sources"))]
         self._own_names |= {part.lower() for name in names for part in re.split(r"[^A-Za-z0-9]+", name)}
 
-    def _add_this_machine(self) -> None:
-        self.add("person", user_name() or "")
-        self._add_full_name(_account_name())
-        for name in dict.fromkeys((socket.gethostname(), socket.gethostname().partition(".")[0])):
-            self.add("machine", name)
-        self.add("path", str(Path.home()))
-
     def _add_full_name(self, name: str) -> None:
         self.add("person", name)
         for part in name.split():
@@ -349,7 +342,11 @@ class IdentifyingWords:
             self.replacements.setdefault(word[:length], name[-length:])
 
     def take(self, run: Run) -> None:
-        self._add_this_machine()
+        self.add("person", user_name() or "")
+        self._add_full_name(_account_name())
+        for name in dict.fromkeys((socket.gethostname(), socket.gethostname().partition(".")[0])):
+            self.add("machine", name)
+        self.add("path", str(Path.home()))
         record = {**run.document, "info": dict(run.info), "lease": run.lease or {}, "notes": run.notes()}
         self._take_fields(record)
         texts = [json.dumps([record, dict(run.config), run.provenance], default=str, ensure_ascii=False)]

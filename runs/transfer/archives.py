@@ -276,16 +276,12 @@ def _checked_members(archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
             raise ArchiveError(f"it has a member {info.orig_filename!r}, which does not stay in its folder")
         if info.filename in members:
             raise ArchiveError(f"it has two members {info.filename!r}")
-        _check_kind(info)
+        if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.is_dir():
+            raise ArchiveError(f"its member {info.filename!r} is no plain file")
+        if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ArchiveError(f"its member {info.filename!r} is encrypted, or packed in another way")
         members[info.filename] = info
     return members
-
-
-def _check_kind(info: zipfile.ZipInfo) -> None:
-    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG) or info.is_dir():
-        raise ArchiveError(f"its member {info.filename!r} is no plain file")
-    if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise ArchiveError(f"its member {info.filename!r} is encrypted, or packed in another way")
 
 
 def _manifest(

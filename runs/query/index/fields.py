@@ -54,7 +54,15 @@ def encode(value: Any) -> tuple[int, Any]:
     for plain in (float, int, str):
         if isinstance(value, plain):
             return encode(plain(value))
-    return _encode_list(value)
+    try:
+        canonical = _canonical(value)
+        text = _dumped(canonical)
+        is_canonical = canonical is value or _dumped(value) == text
+    except RecursionError:
+        return LONG, '"nested too deeply"'
+    if len(text) > MAX_LIST:
+        return LONG, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return (JSON if is_canonical else LONG), text
 
 
 def _encode_float(value: float) -> tuple[int, Any]:
@@ -74,18 +82,6 @@ _ENCODERS: dict[type, Callable[[Any], tuple[int, Any]]] = {
     bool: lambda value: (BOOL, int(value)),
     type(None): lambda _: (NULL, None),
 }
-
-
-def _encode_list(value: Any) -> tuple[int, Any]:
-    try:
-        canonical = _canonical(value)
-        text = _dumped(canonical)
-        is_canonical = canonical is value or _dumped(value) == text
-    except RecursionError:
-        return LONG, '"nested too deeply"'
-    if len(text) > MAX_LIST:
-        return LONG, hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-    return (JSON if is_canonical else LONG), text
 
 
 _dumped = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode

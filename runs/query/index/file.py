@@ -312,10 +312,6 @@ class Batch:
         while done < len(names) and (done == 0 or time.monotonic() < until):
             self._take(names[done])
             done += 1
-        self._write()
-        return names[done:]
-
-    def _write(self) -> None:
         size = 4 * _ROWS_AT_ONCE
         many = _WRITE + ", ".join(["(?, ?, ?, ?)"] * _ROWS_AT_ONCE)
         for key in sorted(self._rows):  # rows of a key lie together
@@ -326,6 +322,7 @@ class Batch:
             if whole < len(values):
                 rest = ", ".join(["(?, ?, ?, ?)"] * ((len(values) - whole) // 4))
                 self.connection.execute(_WRITE + rest, values[whole:])
+        return names[done:]
 
     def _take(self, name: str) -> None:
         query = "SELECT id, stamp, digest, origins, is_readable FROM run WHERE name = ?"

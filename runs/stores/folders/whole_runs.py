@@ -273,7 +273,11 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     if empties_trash:
         _empty_trash(store, oldest, removed)
     sweep_folders(store, oldest)
-    _reclaim_versions(store, removed, grace_s)
+    with contextlib.suppress(ArtifactError):  # a damaged manifest keeps the contents of removed versions
+        sizes, num_young = ArtifactStore(store).reclaim(grace_s)
+        removed.num_contents += len(sizes)
+        removed.num_bytes += sum(sizes)
+        removed.num_young += num_young
     contents = [path for name in _SHARED for path in _contents(store / name, oldest)]
     named, removed.unreadable = _named_contents(store)
     if empties_trash:
@@ -283,15 +287,6 @@ def reclaim(store: Path, removed: Removed, grace_s: float, *, empties_trash: boo
     removed.num_young += len(unused) - len(old)
     if old and not removed.unreadable:
         _delete_contents(store, old, oldest, removed)
-
-
-def _reclaim_versions(store: Path, removed: Removed, grace_s: float) -> None:
-    """Delete contents of removed versions of artifacts, unless a manifest is damaged."""
-    with contextlib.suppress(ArtifactError):
-        sizes, num_young = ArtifactStore(store).reclaim(grace_s)
-        removed.num_contents += len(sizes)
-        removed.num_bytes += sum(sizes)
-        removed.num_young += num_young
 
 
 def _delete_contents(store: Path, contents: list[Path], oldest: float, removed: Removed) -> None:

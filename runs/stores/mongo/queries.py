@@ -217,7 +217,15 @@ def from_bson(value: Any) -> Any:
         return [item if type(item) in _SAME else from_bson(item) for item in value]
     if value is None or isinstance(value, bool | float | str):
         return value
-    return _from_bson_scalar(value)
+    if isinstance(value, int):
+        return int(value)  # Int64
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, bson.Decimal128):
+        number = value.to_decimal()
+        # An integer beyond 64 bits; see `sacristan.observers.mongo.documents`.
+        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
+    return str(value)
 
 
 def as_recorded(value: Any, *, twice: bool = False) -> Any:
@@ -231,18 +239,6 @@ def as_recorded(value: Any, *, twice: bool = False) -> Any:
     if isinstance(value, list | tuple):
         return [item if type(item) in _SAME else as_recorded(item, twice=twice) for item in value]
     return from_bson(value)
-
-
-def _from_bson_scalar(value: Any) -> Any:
-    if isinstance(value, int):
-        return int(value)  # Int64
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, bson.Decimal128):
-        number = value.to_decimal()
-        # An integer beyond 64 bits; see `sacristan.observers.mongo.documents`.
-        return int(number) if number.is_finite() and number.as_tuple().exponent == 0 else float(number)
-    return str(value)
 
 
 def has_changed_keys(summary: Mapping[str, Any]) -> bool:

@@ -70,7 +70,15 @@ class MongoRecords(Backend):
 
     def part(self, run: StoredRun, name: str, entries: Sequence[str] | None = None) -> Any:
         if name in PARTS:
-            return self._mapping(run, name, entries)
+            if entries and not any("." in entry or entry.startswith("$") for entry in entries):
+                document = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
+                if mapping_of(document.get("exact")).get(name) is None:
+                    return as_recorded(self._whole(run, mapping_of(document.get(name))))
+            part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
+            if name != "summary":
+                return part
+            named = as_named(part, self._metrics(run)) if has_changed_keys(part) else part
+            return named or self.computed_summary(run.key)
         return _READERS[name](self, run)
 
     def _document(self, run: StoredRun) -> Document:
@@ -113,17 +121,6 @@ class MongoRecords(Backend):
         return list_of(self._whole(run, value) if isinstance(value, Mapping) else value)
 
     # ------------------------------------------------------------------ mappings, status, lease
-
-    def _mapping(self, run: StoredRun, name: str, entries: Sequence[str] | None) -> dict[str, Any]:
-        if entries and not any("." in entry or entry.startswith("$") for entry in entries):
-            document = self._find(run, {f"exact.{name}": 1, **{f"{name}.{entry}": 1 for entry in entries}})
-            if mapping_of(document.get("exact")).get(name) is None:
-                return as_recorded(self._whole(run, mapping_of(document.get(name))))
-        part = self.mapping_in(run, name, self._find(run, dict.fromkeys(fields_of_part(name), 1)))
-        if name != "summary":
-            return part
-        named = as_named(part, self._metrics(run)) if has_changed_keys(part) else part
-        return named or self.computed_summary(run.key)
 
     def mapping_in(self, run: StoredRun, name: str, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return one of `PARTS` in a document with `fields_of_part(name)`; a summary by the database's keys."""

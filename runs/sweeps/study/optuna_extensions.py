@@ -239,21 +239,16 @@ class QuasiRandomSampler(_IndependentSampler):
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         quantile = self._quantiles[param_name.removesuffix(QUANTILE)]
-        return _value_at(param_distribution, quantile)
-
-
-def _value_at(distribution: BaseDistribution, quantile: float) -> Any:
-    """Return the value at a quantile from 0, included, to 1, excluded."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[int(quantile * len(distribution.choices))]
-    if isinstance(distribution, IntDistribution):
-        return distribution.low + int(quantile * (distribution.high - distribution.low + 1))
-    if not isinstance(distribution, FloatDistribution):
-        raise TypeError(f"got a {type(distribution).__name__}, expected one of Optuna's distributions")
-    low, high = distribution.low, distribution.high
-    if distribution.log:
-        return min(max(low * (high / low) ** quantile, low), high)
-    return low + quantile * (high - low)
+        if isinstance(param_distribution, CategoricalDistribution):
+            return param_distribution.choices[int(quantile * len(param_distribution.choices))]
+        if isinstance(param_distribution, IntDistribution):
+            return param_distribution.low + int(quantile * (param_distribution.high - param_distribution.low + 1))
+        if not isinstance(param_distribution, FloatDistribution):
+            raise TypeError(f"got a {type(param_distribution).__name__}, expected one of Optuna's distributions")
+        low, high = param_distribution.low, param_distribution.high
+        if param_distribution.log:
+            return min(max(low * (high / low) ** quantile, low), high)
+        return low + quantile * (high - low)
 
 
 # ---------------------------------------------------------------------- the journal file

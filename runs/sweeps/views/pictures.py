@@ -53,7 +53,9 @@ def _history(view: StudyView) -> Any:
     feasible = np.array([_is_feasible(trial) for trial in view.complete])
     for place, axes in enumerate(figure.subplots(len(view.metrics), squeeze=False)[:, 0]):
         values = _values(view, place)
-        _plot_trials(axes, numbers, values, feasible)
+        axes.plot(numbers[feasible], values[feasible], "o", color=_BLUE, alpha=0.6, label="trial")
+        if not feasible.all():
+            axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
         if feasible.any():
             best = (np.maximum if _is_maximized(view, place) else np.minimum).accumulate(values[feasible])
             axes.step(numbers[feasible], best, where="post", color=_ORANGE, linewidth=1.8, label="best so far")
@@ -64,12 +66,6 @@ def _history(view: StudyView) -> Any:
         axes.legend(loc="best")
     axes.set_xlabel("trial")
     return figure
-
-
-def _plot_trials(axes: Any, numbers: np.ndarray, values: np.ndarray, feasible: np.ndarray) -> None:
-    axes.plot(numbers[feasible], values[feasible], "o", color=_BLUE, alpha=0.6, label="trial")
-    if not feasible.all():
-        axes.plot(numbers[~feasible], values[~feasible], "x", color=_GREY, label="breaks a constraint")
 
 
 def _pareto(view: StudyView) -> Any:

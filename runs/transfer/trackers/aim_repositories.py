@@ -115,16 +115,8 @@ class _RunReader:
         run.title, run.note, run.tags = source.name or "", source.description or "", [*source.tags]
         run.started, run.stopped = source.creation_time, source.end_time
         run.status = UNKNOWN if run.stopped else "DEAD"
-        self._take_attributes(source.meta_run_tree.collect().get("attrs") or {})
-        run.info["aim"] = {"hash": source.hash, "archived": source.archived}
-        kinds = ("metric", *_MEDIA, "figures", "logs", "log_records")
-        for kind, sequences in source.collect_sequence_info(kinds).items():
-            for entry in sequences:
-                self._take_sequence(kind, entry["name"], entry["context"])
-        return run
-
-    def _take_attributes(self, attributes: dict[str, Any]) -> None:
-        """Take hyperparameters as config; the rest of what Aim notes itself as info."""
+        # Hyperparameters become the config; the rest of what Aim notes itself is info.
+        attributes = source.meta_run_tree.collect().get("attrs") or {}
         for name, value in attributes.items():
             if name.startswith("__"):
                 self._run.info[name.strip("_")] = _as_json(value)
@@ -132,6 +124,12 @@ class _RunReader:
                 self._run.config |= _as_json(value)
             else:
                 self._run.config[name] = _as_json(value)
+        run.info["aim"] = {"hash": source.hash, "archived": source.archived}
+        kinds = ("metric", *_MEDIA, "figures", "logs", "log_records")
+        for kind, sequences in source.collect_sequence_info(kinds).items():
+            for entry in sequences:
+                self._take_sequence(kind, entry["name"], entry["context"])
+        return run
 
     def _take_sequence(self, kind: str, name: str, context: Any) -> None:
         from aim.storage.context import Context

@@ -77,12 +77,6 @@ def _read(root: Path, path: Path) -> ForeignRun:
     if not num_rows:
         raise ForeignError("it has no rows")
     run.stopped = path.stat().st_mtime
-    _take_points(run, columns, num_rows)
-    run.config = _config_beside(path, run.left_out)
-    return run
-
-
-def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) -> None:
     steps = _take_steps(columns, num_rows)
     times = _take_times(columns, num_rows)
     for name, column in columns.items():
@@ -92,6 +86,8 @@ def _take_points(run: ForeignRun, columns: dict[str, _Column], num_rows: int) ->
         if numbers.rows:
             floats = np.array(numbers.values, np.float64)
             run.curves.append(Curve(name, as_steps(steps[numbers.rows]), floats, times[numbers.rows]))
+    run.config = _config_beside(path, run.left_out)
+    return run
 
 
 def _take_steps(columns: dict[str, _Column], num_rows: int) -> np.ndarray:

@@ -162,19 +162,15 @@ def _made(status: Any, experiment: str, tags: dict[str, str], params: dict[str, 
     run.note = tags.pop("mlflow.note.content", "")
     run.command = [tags["mlflow.source.name"]] if "mlflow.source.name" in tags else []
     run.host = {"user": tags["mlflow.user"]} if "mlflow.user" in tags else {}
-    _take_own_tags(run, tags)
+    take_status(run, tags.get("sacristan.status"))
+    run.tags = [tag for tag in tags.get("sacristan.tags", "").split(", ") if tag]
+    with contextlib.suppress(ValueError):
+        run.result = json.loads(tags.get("sacristan.result", "null"))
     run.info = {"mlflow": {"status": str(status), "tags": tags}}
     for name, triples in points.items():
         steps, values, times = zip(*triples, strict=True)
         run.curves.append(Curve(name, as_steps(steps), np.array(values, np.float64), np.array(times) / 1000))
     return run
-
-
-def _take_own_tags(run: ForeignRun, tags: dict[str, str]) -> None:
-    take_status(run, tags.get("sacristan.status"))
-    run.tags = [tag for tag in tags.get("sacristan.tags", "").split(", ") if tag]
-    with contextlib.suppress(ValueError):
-        run.result = json.loads(tags.get("sacristan.result", "null"))
 
 
 def _seconds(milliseconds: Any) -> float | None:
