@@ -15,22 +15,15 @@ Answer = TypeVar("Answer")
 
 
 class StorePool:
-    """A few threads, each with its own store, which it opens when it is first asked.
-
-    Args:
-        num_threads: Number of questions that are answered at once; others wait.
-
-    Attributes:
-        where: The store's folder or URL, without credentials; empty until a thread has opened it.
-        progress: Name, finished part and size of the reading that delays answers; None without any.
-        is_closed: Whether reading is to be cut short.
-    """
+    """A few threads, each with its own store, which it opens when it is first asked; other questions wait."""
 
     def __init__(self, open_store: Callable[[], Store], num_threads: int = 4) -> None:
+        # The store's folder or URL, without credentials; empty until a thread has opened it.
         self.where = ""
+        # Name, finished part and size of the reading that delays answers; None without any.
         self.progress: tuple[str, int, int] | None = None
         self._open = open_store
-        self.is_closed = False
+        self.is_closed = False  # whether reading is to be cut short
         self._late: asyncio.Future[Any] | None = None
         self._workers = [ThreadPoolExecutor(1, f"store-{number}") for number in range(num_threads)]
         self._stores: dict[ThreadPoolExecutor, Store] = {}

@@ -290,18 +290,13 @@ def _without_names(value: Any) -> Any:
 
 
 class IdentifyingWords:
-    """Collects the words that name people, machines and places in runs, with a replacement for each.
-
-    Attributes:
-        common: Names of accounts and machines that are common words, which are not hidden everywhere.
-        own: Names of people and machines that are also names of settings, metrics or sources.
-    """
+    """Collects the words that name people, machines and places in runs, with a replacement for each."""
 
     def __init__(self, keep: Sequence[str] = ()) -> None:
         self._keep = {word.lower() for word in keep}
         self.replacements: dict[str, str] = {}
-        self.own = set[str]()
-        self.common = set[str]()
+        self.own = set[str]()  # names of people and machines that are also names of settings, metrics or sources
+        self.common = set[str]()  # names of accounts and machines that are common words, not hidden everywhere
         self._counts: dict[str, int] = {}
         self._known: set[str] = set()
         self._own_names: set[str] = set()

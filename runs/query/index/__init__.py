@@ -66,11 +66,8 @@ class Update:
 class Index(contextlib.AbstractContextManager["Index"]):
     """The index over the runs of a folder, for one thread.
 
-    Its file lies in the folder; if that is not writable, in the user's cache; else in memory.
-
-    Args:
-        on_progress: Called now and then during long updates with the task, the amount done and the total.
-        is_read_only: Whether the folder is left as it is, writable or not.
+    Its file lies in the folder; if that is not writable or `is_read_only`, in the user's cache; else in memory. Long
+    updates call `on_progress` with the task, the amount done and the total.
     """
 
     def __init__(

@@ -59,10 +59,7 @@ _REFUSED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_TOOBIG, sqlite3.SQLITE_RANGE}
 class IndexFile:
     """The SQLite file of an index, which is rebuilt when damaged and moves when its place fails.
 
-    It lies in the folder of runs; if that is not writable, in the user's cache; else in memory.
-
-    Args:
-        is_read_only: Whether the folder is left as it is, writable or not.
+    It lies in the folder of runs; if that is not writable or `is_read_only`, in the user's cache; else in memory.
     """
 
     def __init__(self, store: Path, *, is_read_only: bool = False) -> None:
@@ -284,20 +281,14 @@ class _Entry(NamedTuple):
 
 
 class Batch:
-    """Runs that one transaction, which is open on the connection, writes into the index.
-
-    Attributes:
-        taken: Stamps of the runs that were written, by name.
-        gone: Names of the runs that were removed.
-        num_read: Number of runs that were new or had changed.
-    """
+    """Runs that one transaction, which is open on the connection, writes into the index."""
 
     def __init__(self, connection: sqlite3.Connection, store: Path) -> None:
         self.connection = connection
         self.store = store
-        self.taken: dict[str, str] = {}
-        self.gone: list[str] = []
-        self.num_read = 0
+        self.taken: dict[str, str] = {}  # stamps of the runs that were written, by name
+        self.gone: list[str] = []  # names of the runs that were removed
+        self.num_read = 0  # runs that were new or had changed
         self._origins = {OF_RUN, *(origin for (origin,) in connection.execute("SELECT origin FROM wanted_origin"))}
         self._keys: list[dict[str, int]] = [{} for _ in ORIGINS]
         for number, origin, name in connection.execute("SELECT id, origin, name FROM key"):

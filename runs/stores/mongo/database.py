@@ -34,16 +34,7 @@ def errors_of(where: str) -> Iterator[None]:
 
 
 class MongoDatabase:
-    """A database of runs, its connection and its collections.
-
-    Attributes:
-        destination: The database as observers name it, with credentials.
-        where: The URL without credentials, with the prefix.
-        raw_metrics: `metrics` as bytes; see `sacristan.runs.stores.mongo.batches`.
-
-    Raises:
-        StoreError: If the server cannot be reached, or refuses.
-    """
+    """A database of runs, its connection and its collections; StoreError if the server cannot be reached or refuses."""
 
     def __init__(self, address: str) -> None:
         """Connect to a URL with the database's name (`sacred` if it has none), or to a `Destination.address`.
@@ -57,7 +48,7 @@ class MongoDatabase:
             self._client: pymongo.MongoClient[Document] = destination.connect()
         except (ConfigurationError, DestinationError, InvalidURI, ValueError) as error:
             raise StoreError(f"the store's URL: {explain(error)}") from error
-        self.where = destination.label
+        self.where = destination.label  # without credentials, with the prefix
         self.database = self._client[destination.db_name]
         self.collections = Collections(self.database, destination.prefix, destination.collection)
         try:
@@ -72,6 +63,7 @@ class MongoDatabase:
             destination, prefix=self.collections.prefix, collection=self.collections.collection
         )
         self.runs, self.metrics = self.collections.runs, self.collections.metrics
+        # As bytes; see `sacristan.runs.stores.mongo.batches`.
         self.raw_metrics = self.metrics.with_options(CodecOptions(document_class=RawBSONDocument))
         self.chunks, self.media = self.collections.chunks, self.collections.media
         self.fs = gridfs.GridFS(self.database)

@@ -84,11 +84,7 @@ def find(path: Path) -> Iterator[Found]:
 
 
 class _Family:
-    """The nested runs of a store, which are parts of the run around them as well.
-
-    Args:
-        nested: Key and parent of each, in the order in which they began.
-    """
+    """The nested runs of a store (key and parent, as they began), which are parts of the run around them as well."""
 
     def __init__(self, nested: Sequence[tuple[str, str]]) -> None:
         self._nested = nested
