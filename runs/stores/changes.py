@@ -21,18 +21,13 @@ from sacristan.runs.query import mappings_in
 
 @dataclasses.dataclass(frozen=True)
 class StagedRun:
-    """A whole run in a folder, in the layout of `sacristan.observers.record.schema`, ready for `Store.add`.
+    """A whole run in a folder, in the layout of `sacristan.observers.record.schema`, ready for `Store.add`."""
 
-    Attributes:
-        folder: The run's folder; the sources, resources and versions of artifacts that it names lie beside it, in
-            `_sources`, `_resources` and `_artifacts`. `Store.add` moves them, so a staged run can be added once.
-        uid: Its globally unique id, 32 hexadecimal digits.
-        left_out: A sentence for each part of the run that is missing.
-    """
-
+    # The run's folder; the sources, resources and versions of artifacts that it names lie beside it, in `_sources`,
+    # `_resources` and `_artifacts`. `Store.add` moves them, so a staged run can be added once.
     folder: Path
-    uid: str
-    left_out: tuple[str, ...] = ()
+    uid: str  # its globally unique id, 32 hexadecimal digits
+    left_out: tuple[str, ...] = ()  # a sentence for each part of the run that is missing
 
 
 class Added(NamedTuple):
@@ -103,21 +98,14 @@ class Removed:
 
 @dataclasses.dataclass(frozen=True)
 class Discarded:
-    """A run in the trash.
+    """A run in the trash."""
 
-    Attributes:
-        id: The id that it had in the store.
-        uid: Its uid; None for a run of stock Sacred.
-        at: When it was discarded, in UTC.
-        by: Who discarded it; empty if its record does not tell.
-    """
-
-    id: str
-    uid: str | None
+    id: str  # the id that it had in the store
+    uid: str | None  # its uid; None for a run of stock Sacred
     name: str
     status: str
-    at: datetime
-    by: str = ""
+    at: datetime  # when it was discarded, in UTC
+    by: str = ""  # who discarded it; empty if its record does not tell
 
     @property
     def key(self) -> str:

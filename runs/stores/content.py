@@ -246,33 +246,22 @@ class Medium:
 
 @dataclasses.dataclass(frozen=True)
 class StoredArtifact:
-    """One version of an artifact.
-
-    Attributes:
-        version: 1 for the first version; each store counts on its own.
-        type: Such as dataset, model, code.
-        digest: SHA-256 over the names and SHA-256 of all files.
-        created: When it was logged, in UTC.
-        metadata: The metadata that it was first logged with.
-        made_by, used_by: Uids of the runs that logged it, and of those that used it.
-        files: Its files by path; in a database as many as fit into a document.
-        sizes: Their sizes in bytes, by path.
-        hashes: Their SHA-256, by path.
-    """
+    """One version of an artifact."""
 
     name: str
-    version: int
-    type: str
-    digest: str
-    created: datetime | None
+    version: int  # 1 for the first version; each store counts on its own
+    type: str  # such as dataset, model, code
+    digest: str  # SHA-256 over the names and SHA-256 of all files
+    created: datetime | None  # when it was logged, in UTC
     num_bytes: int
     num_files: int
-    metadata: Mapping[str, Any]
+    metadata: Mapping[str, Any]  # the metadata that it was first logged with
+    # Uids of the runs that logged it, and of those that used it.
     made_by: tuple[str, ...]
     used_by: tuple[str, ...]
-    files: Mapping[str, Content]
-    sizes: Mapping[str, int]
-    hashes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, Content]  # its files by path; in a database as many as fit into a document
+    sizes: Mapping[str, int]  # their sizes in bytes, by path
+    hashes: Mapping[str, str] = dataclasses.field(default_factory=dict)  # their SHA-256, by path
 
 
 @dataclasses.dataclass

@@ -21,18 +21,12 @@ _MAX_NAME, _MAX_QUERY, _MAX_VIEWS = 80, 20_000, 500
 
 @dataclasses.dataclass(frozen=True)
 class SavedView:
-    """A view with a name.
-
-    Attributes:
-        query: The query of its URL on the board.
-        owner: The user whose private view it is; empty for a shared one.
-        default_since: When it became the default one, in ISO 8601; empty if it is not. The last one counts.
-    """
+    """A view with a name."""
 
     name: str
-    query: str
-    owner: str = ""
-    default_since: str = ""
+    query: str  # the query of its URL on the board
+    owner: str = ""  # the user whose private view it is; empty for a shared one
+    default_since: str = ""  # When it became the default one, in ISO 8601; empty if it is not. The last one counts.
 
     @property
     def key(self) -> str:
@@ -112,24 +106,16 @@ _MOST_VERSIONS = 200
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """A version of a report.
+    """A version of a report."""
 
-    Attributes:
-        id: Its identity in the store, of letters and digits; all its versions have the same.
-        title, text: One line, and Markdown with blocks; see `sacristan.runs.comparison.report_blocks`.
-        owner: The user whose private report it is; empty for a shared one.
-        author: Who saved this version.
-        at: When, in ISO 8601, UTC.
-        number: That of the version, from 1.
-    """
-
+    # One line, and Markdown with blocks; see `sacristan.runs.comparison.report_blocks`.
     title: str
     text: str
-    owner: str = ""
-    author: str = ""
-    id: str = ""
-    at: str = ""
-    number: int = 0
+    owner: str = ""  # the user whose private report it is; empty for a shared one
+    author: str = ""  # who saved this version
+    id: str = ""  # its identity in the store, of letters and digits; all its versions have the same
+    at: str = ""  # when, in ISO 8601, UTC
+    number: int = 0  # that of the version, from 1
 
     @classmethod
     def of(cls, id: str, document: Any) -> Report | None:
