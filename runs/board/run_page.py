@@ -235,7 +235,7 @@ def _output(visit: Visit, run: Run, problems: list[str]) -> dict[str, Any]:
         "html": to_html(data.decode("utf-8", "replace")),
         "first": first,
         "end": end,
-        # What follows is asked for from the beginning of its line on; not behind an earlier part.
+        # What follows is requested from the beginning of its line, not from after an earlier part.
         "resume_at": end - len(data) + len(whole) if start < 0 else "",
         "page_bytes": _OUTPUT_BYTES,
     }

@@ -43,7 +43,7 @@ _LOOK_S, _SHARE = 2.0, 20
 _MAX_LABELLED = 32
 # Seconds until a client should ask again for a store that is away.
 _RETRY_S = "5"
-# How often a question is asked anew because runs that it found were removed.
+# How often a question is repeated because runs that it found were removed.
 _MOST_REMOVALS = 20
 # How long a browser waits for a page before it shows the progress of reading instead, and until it asks again.
 _PATIENCE_S, _RELOAD_S = 1.0, "1"
@@ -280,7 +280,7 @@ def page(path: str, handler: Handler, method: str = "GET", role: Role | None = N
 
 
 def _answer(handler: Handler, visit: Visit) -> Response:
-    """Return the answer to a visit; ask anew while others remove runs that it has just found."""
+    """Return the answer to a visit; ask again while others remove runs that it has just found."""
     for _ in range(_MOST_REMOVALS if visit.request.method == "GET" else 0):
         with contextlib.suppress(RemovedError):
             return handler(visit)

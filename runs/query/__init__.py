@@ -118,7 +118,7 @@ _DECIMAL = re.compile("0|[1-9][0-9]*")
 # A name, or a part of it, between backticks.
 QUOTED = r"`(?:[^`]|``)+`"
 _WHOLLY_QUOTED = re.compile(rf"(?P<quoted>{QUOTED})(?P<rest>(?:\.[^`]+)?)")
-# Names that need no quotes, even behind the `-` of a descending order.
+# Names that need no quotes, even after the `-` of a descending order.
 _PLAIN = re.compile(r"(?!-)[^\s=<>!~,`\"']+")
 
 

@@ -92,7 +92,7 @@ def fork(
 
     Args:
         run: A run with states, completed or not, in the folder that it was recorded in or in a database.
-        settings: Changes, as behind `with` on the command line: `["lr=1e-4", "epochs=20"]`, or named configs.
+        settings: Changes, as after `with` on the command line: `["lr=1e-4", "epochs=20"]`, or named configs.
         options: Options of the experiment's command line that replace the recorded ones.
         state: The state, such as `step-000000120.pt`; by default the newest good one.
         without: Recorded options to leave out, such as `["tensorboard", "comment"]`.

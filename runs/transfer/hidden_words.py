@@ -61,7 +61,7 @@ _FORMS: tuple[Callable[[str], str], ...] = (
     html.escape,
     lambda text: text.encode("ascii", "xmlcharrefreplace").decode(),
 )
-# Escapes of Python, JSON, C and URLs, and colours of terminals: a word may begin behind them.
+# Escapes of Python, JSON, C and URLs, and colours of terminals: a word may begin right after them.
 _HEX = "[0-9A-Fa-f]"
 _ESCAPES = (
     *(r"\\[abefnrtv]", rf"\\x{_HEX * 2}", rf"\\u{_HEX * 4}", rf"\\U{_HEX * 8}", rf"%{_HEX * 2}", rf"%25{_HEX * 2}"),
@@ -69,7 +69,7 @@ _ESCAPES = (
     *(r"\[" + "[0-9;]" * digits + "m" for digits in range(12)),
 )
 _BEFORE = "(?:(?<![A-Za-z0-9])|" + "|".join(f"(?<={escape})" for escape in _ESCAPES) + ")"
-# In binary files a length may stand before a word, and an opcode of pickle behind it.
+# In binary files a length may stand before a word, and an opcode of pickle after it.
 _BEFORE_BINARY = rb"(?:(?<![A-Za-z0-9])|(?<=[\0-\x1f\x80-\xff][0-9A-Za-z]))"
 _PATCH = re.compile(rb"GIT binary patch\n(?:(?:literal|delta) \d+\n(?:[A-Za-z]\S+\n)+\n?)+")
 

@@ -141,7 +141,7 @@ _Product = Mapping[str, Sequence[Any]]
 class Grid:
     """The points of a grid: the first parameter changes slowest, the last one fastest.
 
-    The points of a grid `before` that this one extends come first; `start` is the number of the first one behind them.
+    The points of a grid `before` that this one extends come first; `start` is the number of the first one after them.
     """
 
     def __init__(self, parameters: Mapping[str, Parameter], before: Grid | None = None) -> None:

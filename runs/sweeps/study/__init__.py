@@ -174,7 +174,7 @@ class Study:
 
     @property
     def end(self) -> int:
-        """The number behind the last point that was taken, as far as was read."""
+        """The number after the last point that was taken, as far as was read."""
         return max(self._read_numbers, default=-1) + 1
 
     def point(self, number: int) -> Point | None:

@@ -56,7 +56,7 @@ def suggest(spec: Spec, trial: Trial) -> dict[str, Any]:
     """Return the point that the study's sampler chooses for a trial.
 
     Distributions that Optuna has are suggested as they are, under the parameter's label. Of others, such as `normal`, a
-    quantile is suggested, under the label with `QUANTILE` behind. Values that no storage holds, such as lists, are
+    quantile is suggested, under the label followed by `QUANTILE`. Values that no storage holds, such as lists, are
     suggested as JSON.
     """
     point: dict[str, Any] = {}

@@ -34,7 +34,7 @@ from sacristan.runs.transfer.trackers.source_files import file_inside, files_bel
 KIND = "neptune"
 # The exporter appends a digest of 8 bytes to the names of projects and runs.
 _FILE = re.compile(r"(?P<run>.+-[0-9a-f]{16})_part_(?P<part>\d{1,9})\.parquet")
-_STEP_DIGITS = 6  # behind the point
+_STEP_DIGITS = 6  # decimals
 # Namespaces that Neptune fills on its own.
 _OWN = ("sys", "monitoring", "source_code", "runtime")
 _SERIES = ("string_series", "histogram_series", "file_series")

@@ -334,7 +334,7 @@ def _piece(data: bytes, at: int) -> tuple[int, bytes] | None:
 
 
 def _distance(data: bytes, at: int, room: int) -> int:
-    """Return the distance to the next piece after a damaged one: right behind it, or at the start of the next block."""
+    """Return the distance to the next piece after a damaged one: right after it, or at the start of the next block."""
     length = _HEAD.unpack_from(data, at)[1] if at + _HEAD.size <= len(data) else room
     after = _HEAD.size + length
     return after if after + _HEAD.size <= room and _piece(data, at + after) is not None else room
