@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sacristan.runs.rerun.checking import CommandLine
-    from sacristan.runs.rerun.replaying import Replay
-    from sacristan.runs.stores import Run
 
 _RESUME_EPILOG = """\
 The process is replaced by the experiment's. Its exit code is the run's: 75 if a signal ended it and its
@@ -68,30 +66,19 @@ class Resume:
             if changed:
                 names = list_text(changed)
                 print_to_stderr(f"{len(changed)} of its sources have changed, so it may end differently: {names}")
-            if arguments.verify is not None and not arguments.dry and not _verified(run, arguments.verify, settings):
-                return 1
+            if arguments.verify is not None and not arguments.dry:
+                from sacristan.runs.rerun.replaying import replay
+
+                print_to_stderr(f"replaying the last {arguments.verify} recorded steps of run {run.id} ...")
+                replayed = replay(run, arguments.verify, settings)
+                print_text(replayed.text)
+                if replayed.first is not None:
+                    return 1
             newest = next((state for state in states_of(run) if not state.fault), None)
             where = (
                 "its beginning, as no state was saved" if newest is None else f"{newest.path.name}, step {newest.step}"
             )
         return begin(launch, f"run {run.id} is resumed from {where}", dry=arguments.dry)
-
-
-def _verified(run: Run, num_steps: int, settings: list[str]) -> bool:
-    from sacristan.runs.rerun.replaying import replay
-
-    print_to_stderr(f"replaying the last {num_steps} recorded steps of run {run.id} ...")
-    result = replay(run, num_steps, settings)
-    print_text(_verdict(result))
-    return result.first is None
-
-
-def _verdict(result: Replay) -> str:
-    where = f"steps {result.after + 1} to {result.until}, replayed from {result.state or 'the beginning'}"
-    if result.first is None:
-        return f"IDENTICAL: {result.num_points} points of {result.num_metrics} metrics, {where}"
-    metric, step, recorded, replayed = result.first
-    return f"DIVERGED: {metric} at step {step} was {recorded!r}, replayed {replayed!r} ({where})"
 
 
 class Fork:

@@ -39,6 +39,15 @@ class Replay:
     num_metrics: int
     first: tuple[str, int | float, float, float | None] | None
 
+    @property
+    def text(self) -> str:
+        """The verdict in a line."""
+        where = f"steps {self.after + 1} to {self.until}, replayed from {self.state or 'the beginning'}"
+        if self.first is None:
+            return f"IDENTICAL: {self.num_points} points of {self.num_metrics} metrics, {where}"
+        metric, step, recorded, replayed = self.first
+        return f"DIVERGED: {metric} at step {step} was {recorded!r}, replayed {replayed!r} ({where})"
+
 
 def replay(run: Run, num_steps: int, settings: Sequence[str] = ()) -> Replay:
     """Replay at least the last `num_steps` recorded steps of a run in a separate process, and compare the points.
