@@ -8,7 +8,7 @@ import logging
 import os
 import stat
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -106,6 +106,7 @@ def make_run(
     see `script_of`. `resume` is a record to continue, by default that in `SACRISTAN_RESUME`. Raises DestinationError
     for an invalid store, and ResumeError if the record cannot be continued.
     """
+    _mark_warnings()
     names = vars(sys.modules["__main__"])
     main_file = MainFile(names)
     stem = None if main_file.path is None else Path(main_file.path).stem
@@ -245,11 +246,22 @@ def _folder_in_environment() -> Path | None:
 def _quiet_logger() -> logging.Logger:
     """Return a logger for the run's own lines, apart from the script's logging, which it leaves as it is."""
     logger = logging.Logger("sacristan", logging.INFO)
+    logger.addHandler(_printing(_is_shown))
+    return logger
+
+
+def _mark_warnings() -> None:
+    """Have the lab's warnings begin as its other lines do, unless the script handles logs itself."""
+    logger = logging.getLogger("sacristan")
+    if not logger.handlers:
+        logger.addHandler(_printing(lambda record: not logging.root.handlers and record.levelno >= logging.WARNING))
+
+
+def _printing(shows: Callable[[logging.LogRecord], bool]) -> logging.Handler:
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("sacristan: %(message)s"))
-    handler.addFilter(_is_shown)
-    logger.addHandler(handler)
-    return logger
+    handler.addFilter(shows)
+    return handler
 
 
 def _is_shown(record: logging.LogRecord) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import py_compile
@@ -11,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -480,13 +482,51 @@ def test_folder_that_cannot_be_written_costs_no_run(small_disk):
     done = run(command, cwd=small_disk, stdout=PIPE, stderr=PIPE, text=True)
     assert (done.returncode, done.stdout) == (0, "hi\n")
     where = re.fullmatch(
-        r"my_runs cannot be written \(Read-only file system\); this run is recorded in (.*)/1\n"
+        r"sacristan: my_runs cannot be written \(Read-only file system\); this run is recorded in (.*)/1\n"
         r"sacristan: Recorded in (.*)/1\n", done.stderr,
     )  # fmt: skip
     assert where is not None, done.stderr
     assert where[1] == where[2]
     with open_store(where[1]) as store:
         assert store.get("1").status == "COMPLETED"
+    shutil.rmtree(where[1])
+
+
+def test_script_on_a_disk_that_is_full_from_the_start_ends_as_ever(small_disk):
+    (small_disk / "train.py").write_text("import sacristan, sys\nsacristan.init().log({'loss': 1})\nsys.exit(3)\n")
+    with contextlib.suppress(OSError), (small_disk / "filler").open("wb", buffering=0) as stream:
+        while stream.write(bytes(4096)):
+            pass
+    for before in (["-m", "sacristan", "run"], []):
+        done = run([sys.executable, *before, "train.py"], cwd=small_disk, stdout=PIPE, stderr=PIPE, text=True)
+        assert done.returncode == 3
+        lines = done.stderr.splitlines()
+        assert all(line.startswith("sacristan: ") for line in lines), done.stderr
+        assert re.search(r"Recorded in my_runs/\d, but not whole: it lacks .* reads as DEAD", lines[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.parametrize("variables", [{}, {"HOME": "/root"}, {"HOME": "/nowhere", "TMPDIR": "/nowhere"}])
+@pytest.mark.parametrize("before", [["-m", "sacristan", "run"], []], ids=["captured", "three lines"])
+def test_script_in_a_folder_that_another_user_may_not_write_is_recorded_elsewhere(before, variables):
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i", f"PATH={os.environ['PATH']}"]
+    nobody += [f"{name}={value}" for name, value in variables.items()]
+    if run([*nobody, sys.executable, "-c", "import sacristan"], cwd="/", capture_output=True).returncode:
+        pytest.skip("another user may not read the lab")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "train.py").write_text("import sacristan, sys\nsacristan.init().log({'loss': 1})\nsys.exit(3)\n")
+        done = run([*nobody, sys.executable, *before, "train.py"], cwd=folder, stdout=PIPE, stderr=PIPE, text=True)
+        assert done.returncode == 3
+        assert [path.name for path in Path(folder).iterdir()] == ["train.py"]
+    where = re.fullmatch(
+        r"sacristan: my_runs cannot be written \(Permission denied\); this run is recorded in (.*)/1\n"
+        r"sacristan: Recorded in (.*)/1\n", done.stderr,
+    )  # fmt: skip
+    assert where is not None, done.stderr
+    with open_store(where[1]) as store:
+        assert store.get("1").status == "FAILED"
     shutil.rmtree(where[1])
 
 
