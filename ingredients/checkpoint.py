@@ -180,6 +180,7 @@ def load_model(
         CheckpointError: If it is missing, damaged, or of another model.
     """
     from sacristan.ingredients.checkpoints.files import load_weights, other_data
+    from sacristan.ingredients.models.tuned import cast
 
     mine = named(config)
     where = _checkpoint(path, _run)
@@ -195,23 +196,16 @@ def load_model(
             ", ".join(differing),
         )
     if dtype != "float32":
-        _cast(model, dtype, _run)
+        before, after = cast(model, dtype)
+        _log.info("weights in %s: %.2f MB instead of %.2f", dtype, after / 1e6, before / 1e6)
+        if _run is not None:
+            _run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
     return {"checkpoint": str(where), **{name: state.get(name) for name in ("run", "epoch", "step")}}
 
 
 def _legacy_defaults(run: Any) -> Mapping[str, Any]:
     """Return what settings meant before they existed; empty for a run of a plain `sacred.Experiment`."""
     return getattr(run, "legacy_defaults", {})
-
-
-def _cast(model: nn.Module, dtype: str, run: Any) -> None:
-    """Cast the weights of a model, and report the memory that saves."""
-    from sacristan.ingredients.models.tuned import cast
-
-    before, after = cast(model, dtype)
-    _log.info("weights in %s: %.2f MB instead of %.2f", dtype, after / 1e6, before / 1e6)
-    if run is not None:
-        run.info["weights_in"] = {"dtype": dtype, "bytes": after, "float32_bytes": before}
 
 
 def _checkpoint(path: str | None, run: Any) -> Path:

@@ -420,10 +420,6 @@ def print_stats(name: str, stats: dict[str, Any]) -> None:
         moments = [f"{row['mean']:z.4f}", f"{row['std']:.4f}", row["missing"]] if has_moments else []
         rows.append([split, row["count"], _shown_targets(stats, row), *moments])
     print_table(["split", "count", "targets", *(("mean", "std", "missing") if has_moments else ())], rows)
-    _print_balance(stats)
-
-
-def _print_balance(stats: dict[str, Any]) -> None:
     splits = list(stats["splits"].values())
     if all("classes" in row for row in splits):
         balance = [[name, *(row["classes"][k] for row in splits)] for k, name in enumerate(stats["classes"])]

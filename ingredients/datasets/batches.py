@@ -46,7 +46,6 @@ __all__ = [
     "Batches",
     "Data",
     "LoaderBatches",
-    "Placement",
     "StructureBatches",
     "TensorBatches",
     "free_bytes",
@@ -59,16 +58,8 @@ _SMALL = 32 * 2**20
 _SHARE = 0.5
 
 
-@dataclasses.dataclass(frozen=True)
-class Placement:
-    """The place where data are kept."""
-
-    in_memory: bool
-    line: str
-
-
-def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -> tuple[Prepared, Placement]:
-    """Choose where to keep data; images of a folder are loaded as one array if `data.in_memory` asks for it."""
+def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -> tuple[Prepared, bool, str]:
+    """Return data, perhaps images read into an array, whether they are kept in memory, and where in words."""
     wanted, inputs = config["in_memory"], prepared.inputs
     if wanted and isinstance(inputs, ByteImages) and inputs.are_bytes:
         prepared = dataclasses.replace(prepared, inputs=_read_images(inputs))
@@ -80,11 +71,11 @@ def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -
         )
     line = _reader(config["num_workers"])
     if num_bytes is None or wanted is False:
-        return prepared, Placement(False, line)
+        return prepared, False, line
     size = f"{num_bytes / 2**20:,.1f} MiB"
     if wanted or num_bytes <= _SMALL or num_bytes <= _SHARE * free_bytes(device):
-        return prepared, Placement(True, f"{size} in memory")
-    return prepared, Placement(False, f"{line}, as {size} are more than half of the free memory")
+        return prepared, True, f"{size} in memory"
+    return prepared, False, f"{line}, as {size} are more than half of the free memory"
 
 
 def _reader(num_workers: int) -> str:
@@ -172,13 +163,13 @@ def make_batches(
     _check_sizes(config, config["epoch_samples"] or prepared.num_samples("train"), ranks)
     by = prepared.preparation
     augmentation = _augmentation(config["augment"], by)
-    prepared, placement = place(prepared, config, device)
+    prepared, in_memory, placement = place(prepared, config, device)
     splits, epoch_of = {}, EpochOf(prepared.inputs, seed)
     for split in SPLITS:
         options = _options(prepared, split, config, seed, device, ranks)
         if split == "train":
             options["augmentation"] = augmentation
-        splits[split] = _batches_of(prepared, split, placement, config, device, options, epoch_of)
+        splits[split] = _batches_of(prepared, split, in_memory, config, device, options, epoch_of)
     return Data(
         **splits,
         task=by.task,
@@ -196,7 +187,7 @@ def make_batches(
         test_names=[prepared.names[index] for index in prepared.indices["test"].tolist()],
         has_targets=prepared.has_targets,
         input_dtype=getattr(torch, by.dtype),
-        placement=placement.line,
+        placement=placement,
     )
 
 
@@ -267,7 +258,7 @@ def _augmentation(config: Mapping[str, Any], by: Preparation) -> dict[str, Any] 
 def _batches_of(
     prepared: Prepared,
     split: str,
-    placement: Placement,
+    in_memory: bool,
     config: Mapping[str, Any],
     device: torch.device,
     options: dict[str, Any],
@@ -280,10 +271,10 @@ def _batches_of(
         stream = StreamSplit(prepared.stream(split), prepared.collate, options["seed"], buffer)
         return StreamBatches(stream, *reading, **options | {"shuffle": False})
     index, is_custom = prepared.indices[split], prepared.preparation.task == "custom"
-    if placement.in_memory and is_custom:
+    if in_memory and is_custom:
         samples = prepared.inputs.rows_at(index).map(lambda part: torch.from_numpy(part).to(device))
         return StructureBatches(samples, size, **options)
-    if placement.in_memory:
+    if in_memory:
         inputs, targets = (torch.from_numpy(part[index]).to(device) for part in (prepared.inputs, prepared.targets))
         finish = finisher(prepared.preparation, inputs.dtype, targets.dtype, device)
         return TensorBatches(inputs, targets, size, finish=finish, **options)
