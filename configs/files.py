@@ -31,7 +31,7 @@ def names_beside(path: str | Path) -> list[str]:
     """Return the names of the files, the lab's among them, that could be meant by the name of a path."""
     folder = Path(path).parent
     own = _own_folder(folder)
-    return sorted({found.name for found in folder.glob("*.*")}.union(_own_names(own) if own else ()))
+    return sorted({path.name for path in folder.glob("*.*")}.union(_own_names(own) if own else ()))
 
 
 def _own_folder(folder: Path) -> Path | None:

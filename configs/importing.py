@@ -38,17 +38,17 @@ def import_sacred() -> None:
     _register_hooks()
     if "sacred" in sys.modules:
         return
-    with contextlib.ExitStack() as given:
-        put_off = given.enter_context(_packages_put_off())
+    with contextlib.ExitStack() as stack:
+        put_off = stack.enter_context(_packages_put_off())
         if not {"numpy", "pandas"} <= {*put_off}:
             importlib.import_module("jsonpickle.tags")  # Sacred teaches jsonpickle at once about arrays and data frames
-        given.enter_context(_function_given(pkgutil, "find_loader", lambda _, name: importlib.util.find_spec(name)))
+        stack.enter_context(_function_given(pkgutil, "find_loader", lambda _, name: importlib.util.find_spec(name)))
         jsonpickle = _Jsonpickle()
         for stand_in in (jsonpickle, _PkgResources(), _Metadata(), _MimeTypes(), _Yaml(), *map(_StandIn, _LATER)):
-            given.enter_context(_module_given(stand_in))
+            stack.enter_context(_module_given(stand_in))
         for name, functions in {"docopt": ["docopt"], "pickle": ["dump", "load"]}.items():
-            given.enter_context(_module_given(_StandIn(name, *functions)))
-        given.enter_context(_libc_given())
+            stack.enter_context(_module_given(_StandIn(name, *functions)))
+        stack.enter_context(_libc_given())
         has_munch = "munch" in sys.modules
         import sacred
     wrapt.register_post_import_hook(jsonpickle.set_options, "jsonpickle")
@@ -295,14 +295,14 @@ def _cpu_of_linux() -> str | None:
 
 def _names_of_system() -> list[str]:
     """Return what Sacred's function does, but start no process for the processor's name, which it leaves out."""
-    known = vars(platform.uname())
-    has_processor = "processor" in known
-    known.setdefault("processor", "")
+    uname = vars(platform.uname())
+    has_processor = "processor" in uname
+    uname.setdefault("processor", "")
     try:
         return [platform.system(), platform.platform()]
     finally:
         if not has_processor:
-            del known["processor"]
+            del uname["processor"]
 
 
 def _gpus_if_any(gpus: Callable[[], Any]) -> Any:

@@ -62,8 +62,8 @@ def question(near: Sequence[str], otherwise: str) -> str:
     return f"did you mean {', '.join(others)} or {last}?" if others else f"did you mean {last}?"
 
 
-def _listing(known: Iterable[str]) -> str:
-    return f"there are: {', '.join(known) or 'none'}"
+def _listing(names: Iterable[str]) -> str:
+    return f"there are: {', '.join(names) or 'none'}"
 
 
 def misspelt(name: str, names: Iterable[str]) -> str | None:

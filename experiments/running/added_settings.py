@@ -107,9 +107,9 @@ def note_origins(
     meta_info: MutableMapping[str, Any], config: Mapping[str, Any], typed: Iterable[str], changed: Iterable[str]
 ) -> None:
     """Note which settings of the config were typed, and which the program has changed, as experiments do."""
-    known = {name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))}
+    typed_before = {name for name, _ in iterate_flattened(meta_info.get("config_updates", {}))}
     origin_of = {entry: group["origin"] for group in meta_info.get("origins", ()) for entry in group["entries"]}
-    for origin, names in (("the script", [name for name in changed if name in known]), ("command line", typed)):
+    for origin, names in (("the script", [name for name in changed if name in typed_before]), ("command line", typed)):
         for name in names:
             value = get_by_dotted_path(config, name, _MISSING)
             if value is not _MISSING:

@@ -162,8 +162,8 @@ class MetricsBuffer:
         self, log: PointLog, name: str, step: int | float | None, value: float | Callable[[], float], now: float
     ) -> Metric | None:
         """Add a point to a log, and return its metric; None if the log no longer accepts points."""
-        known = log.metrics.get(name)
-        float_steps = isinstance(step, float) or (step is None and known is not None and isinstance(known.last, float))
+        prior = log.metrics.get(name)
+        float_steps = isinstance(step, float) or (step is None and prior is not None and isinstance(prior.last, float))
         metric = log.metric(name, float_steps=float_steps)
         while not log.live.add_any(metric, step, value, now):
             if not self._make_room(log):
@@ -297,14 +297,14 @@ class MetricsBuffer:
         self._rows = self._logs[0].rows
 
 
-def _countable(step: int | float | None, known: Metric | None) -> int | float | None:
+def _countable(step: int | float | None, metric: Metric | None) -> int | float | None:
     """Return the step of a metric, a whole float as an int unless its steps are floats; check that one can follow."""
     if step is None:
-        if known is not None:
-            check_countable(known.last)
+        if metric is not None:
+            check_countable(metric.last)
         return None
     is_whole = isinstance(step, float) and step.is_integer() and abs(step) < 2**63
-    return int(step) if is_whole and not (known and known.float_tag) else step
+    return int(step) if is_whole and not (metric and metric.float_tag) else step
 
 
 # ---------------------------------------------------------------------- media

@@ -192,22 +192,22 @@ def carried(there: Sequence[Move], here: Sequence[Move], numbers: Mapping[str, i
 
     Moves are known by time and digest. If `numbers`, the versions here by digest, lack the current one, there are none.
     """
-    known, keys = [_identity(move) for move in there], [_identity(move) for move in here]
-    if not here or keys[-1] in known or (there and there[-1].digest == here[-1].digest):
+    there_ids, here_ids = [_identity(move) for move in there], [_identity(move) for move in here]
+    if not here or here_ids[-1] in there_ids or (there and there[-1].digest == here[-1].digest):
         return []
-    if known and known[-1] not in keys:
+    if there_ids and there_ids[-1] not in here_ids:
         return None
-    lacking = here[keys.index(known[-1]) + 1 :] if known else here
+    lacking = here[here_ids.index(there_ids[-1]) + 1 :] if there_ids else here
     last = here[-1]
-    if last.digest not in numbers and not (last.digest is None and known):
+    if last.digest not in numbers and not (last.digest is None and there_ids):
         return []
-    found: list[Move] = []
+    moves: list[Move] = []
     was = there[-1].version if there else None
     for number, move in enumerate(lacking, len(there) + 1):
         version = None if move.digest is None else numbers.get(move.digest)
-        found.append(dataclasses.replace(move, number=number, version=version, was=was))
+        moves.append(dataclasses.replace(move, number=number, version=version, was=was))
         was = version
-    return found
+    return moves
 
 
 def _identity(move: Move) -> tuple[str, str | None]:
@@ -224,8 +224,8 @@ def present_moves(moves: Iterable[Move]) -> dict[str, Move]:
 
 def not_an_alias(name: str, alias: str, where: str, aliases: Iterable[str]) -> ArtifactNotFoundError:
     """Return the error for an alias that names no version."""
-    known = list(aliases)
-    hint = word_suggestion(alias, known, f"it has {', '.join(known[:8])}" if known else "it has none")
+    names = list(aliases)
+    hint = word_suggestion(alias, names, f"it has {', '.join(names[:8])}" if names else "it has none")
     return ArtifactNotFoundError(f"{name}:{alias}: {where} has no such alias of {name}; {hint}")
 
 
@@ -248,8 +248,8 @@ class AliasMoves:
 
     def all(self) -> list[Move]:
         """Return all moves, in the order of their times; damaged ones are errors."""
-        found = [self._read(match["alias"], int(match["number"])) for match in self._files()]
-        return sorted((move for move in found if move is not None), key=lambda move: (move.time, move.number))
+        moves = [self._read(match["alias"], int(match["number"])) for match in self._files()]
+        return sorted((move for move in moves if move is not None), key=lambda move: (move.time, move.number))
 
     def last(self, alias: str) -> Move | None:
         """Return the last move of an alias; None if it never named a version."""
@@ -264,8 +264,8 @@ class AliasMoves:
 
     def last_moves(self) -> list[Move]:
         """Return the last move of each alias, also of those that were removed."""
-        found = (self.last(alias) for alias in self.numbers())
-        return [move for move in found if move is not None]
+        moves = (self.last(alias) for alias in self.numbers())
+        return [move for move in moves if move is not None]
 
     @staticmethod
     def path(folder: Path, key: str) -> Path:

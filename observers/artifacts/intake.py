@@ -198,8 +198,8 @@ def _take(
     return ArtifactFile(name, digest, num_bytes)
 
 
-def _stamp(found: os.stat_result) -> _Stamp:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _listing(path: Path) -> dict[str, _Stamp]:

@@ -53,7 +53,7 @@ class Manifests:
 
     def numbers(self, name: str) -> dict[int, tuple[int, int, int]]:
         """Return every number in use, in order, with a stamp that changes with the manifest."""
-        found = {}
+        stamps = {}
         try:
             entries = list(os.scandir(self.home / name))
         except OSError:
@@ -63,8 +63,8 @@ class Manifests:
             if match:
                 with contextlib.suppress(OSError):
                     stat = entry.stat()
-                    found[int(match[1])] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-        return dict(sorted(found.items()))
+                    stamps[int(match[1])] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        return dict(sorted(stamps.items()))
 
     def read(self, name: str, number: int) -> ArtifactVersion | None:
         """Return a version; None if there is none, or only a claim to its number."""
@@ -96,15 +96,15 @@ class Manifests:
 
     def versions(self, name: str) -> list[ArtifactVersion]:
         """Return all versions that can be read, the oldest first; each damaged one is logged as an error."""
-        found = []
+        versions = []
         for number in self.numbers(name):
             try:
                 version = self.read(name, number)
             except ArtifactDamagedError as error:
                 _log.error("%s", error)
                 continue
-            found += [version] if version is not None else []
-        return found
+            versions += [version] if version is not None else []
+        return versions
 
     def add(self, manifest: Path, name: str, digest: str) -> int:
         """Give a manifest the next free number unless a version has its content; return that version's number."""

@@ -440,16 +440,16 @@ class ArtifactStore:
         return self._manifests.home / name
 
     def _by_digest(self, name: str, digest: str) -> ArtifactVersion:
-        found: dict[str, ArtifactVersion] = {}
+        versions: dict[str, ArtifactVersion] = {}
         for version in self.versions(name):
             if version.digest.startswith(digest):
-                found.setdefault(version.digest, version)
-        if not found:
+                versions.setdefault(version.digest, version)
+        if not versions:
             raise ArtifactNotFoundError(self._not_there(name, f"{name}@{digest}"))
-        if len(found) > 1:
-            several = ", ".join(f"{version} ({whole[:16]})" for whole, version in found.items())
+        if len(versions) > 1:
+            several = ", ".join(f"{version} ({whole[:16]})" for whole, version in versions.items())
             raise ArtifactError(f"{name}@{digest}: it stands for several: {several}; give more digits")
-        return next(iter(found.values()))
+        return next(iter(versions.values()))
 
     def _by_alias(self, name: str, alias: str, reference: str) -> ArtifactVersion | None:
         if not self._manifests.numbers(name):

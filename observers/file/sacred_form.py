@@ -319,8 +319,8 @@ def sacred_metrics(folder: Path, start: datetime) -> dict[str, Any]:
     if points is None:
         columns = read_metrics(folder).items()
         return {name: entry(each.times.tolist(), each.steps.tolist(), each.values.tolist()) for name, each in columns}
-    found, document = few_points(points, names), {}
+    rows, document = few_points(points, names), {}
     for name, _ in names.values():
-        times, steps, values = map(list, zip(*found[name], strict=True)) if name in found else ([], [], [])
+        times, steps, values = map(list, zip(*rows[name], strict=True)) if name in rows else ([], [], [])
         document[name] = entry((time / TICKS_PER_S for time in times), steps, values)
     return document

@@ -62,7 +62,7 @@ class MongoAliases:
             {"$sort": {"alias": 1, "number": 1}},
             {"$group": {"_id": "$alias", "move": {"$last": "$$ROOT"}}},
         ]
-        moves = (Move.of(found["move"]) for found in self._collections.artifact_aliases.aggregate(last))
+        moves = (Move.of(document["move"]) for document in self._collections.artifact_aliases.aggregate(last))
         return [move for move in moves if move is not None]
 
     def deliver(self, entry: Mapping[str, Any], version: int, run: str) -> None:

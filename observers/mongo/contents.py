@@ -309,12 +309,12 @@ class ArtifactDelivery:
 
     def delivered(self, run: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
         """Return the delivered artifacts by relation, each with its version in the database, for the run's document."""
-        found: dict[str, list[dict[str, Any]]] = {relation: [] for relation in RELATIONS if relation in run}
+        entries: dict[str, list[dict[str, Any]]] = {relation: [] for relation in RELATIONS if relation in run}
         for relation, entry in _entries(run):
             number = self._numbers.get(_key(relation, entry))
             if number is not None:
-                found[relation].append({**entry, "version": number})
-        return found
+                entries[relation].append({**entry, "version": number})
+        return entries
 
     def _deliver(self, relation: str, entry: _Entry, uid: str) -> Iterator[None]:
         """Deliver one artifact, and yield after each piece."""

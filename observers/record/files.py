@@ -238,7 +238,7 @@ def relative_path(name: str) -> PurePosixPath | None:
 def file_name(path: str | Path) -> str:
     """Return the name of a file; what `relative_path` rejects, such as bytes that are no UTF-8, becomes %XX."""
     odd = r"[\udc80-\udcff\x00-\x1f\x7f\\]"
-    return re.sub(odd, lambda found: "".join(f"%{byte:02X}" for byte in os.fsencode(found[0])), Path(path).name)
+    return re.sub(odd, lambda match: "".join(f"%{byte:02X}" for byte in os.fsencode(match[0])), Path(path).name)
 
 
 def lasting_path(path: str | Path) -> Path:
