@@ -47,6 +47,7 @@ else:
 _log = logging.getLogger(__name__)
 
 ENTRY_POINTS = "sacristan.loggers"
+_PROCESSES = {"multiprocessing.spawn": "sacristan.experiments.scripts.in_spawned"}
 # Of a number, step and value are noted, to find those that two libraries log.
 NUMBERS = (float, int)
 # What a capture knows of the current run alone.
@@ -92,6 +93,8 @@ class Capture:
         self.jobs: Jobs | None = None
         self._noting = threading.Lock()
         self.stood_in: set[str] = set()
+        # Whether the run is that of the parent process, which has spawned this one.
+        self.is_child = False
         self._attached: set[str] = set()
         self._has_others = False
         self._forget()
@@ -117,7 +120,7 @@ class Capture:
         self.run, self.also, self._stands_in = run, also, True
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _Finder(self))
-        self._attach_all({**PARSERS, **LOGGERS})
+        self._attach_all({**PARSERS, **LOGGERS, **_PROCESSES})
 
     @contextlib.contextmanager
     def of_experiment(self, run: LabRun) -> Iterator[None]:
@@ -167,6 +170,11 @@ class Capture:
         except MetricError as error:
             self.reject(name, error, source)
 
+    @property
+    def begins_no_runs(self) -> bool:
+        """Whether libraries log into the run of an experiment or of the parent process, and begin none."""
+        return self.is_guest or self.is_child
+
     def lets(self, library: str) -> bool:
         """Return whether a library does its own work, too: it was named by `--also`, or no script is recorded here."""
         return self.is_guest or not self._stands_in or library in self.also
@@ -175,7 +183,7 @@ class Capture:
         """Return the run that a library begins, see `sacristan.init`; None where there is nothing to record."""
         from sacristan.experiments.scripts import tracking
 
-        if self.run is None or self.is_guest:
+        if self.run is None or self.begins_no_runs:
             return None
         before = tracking.current_run()
         run = tracking.init(**options)

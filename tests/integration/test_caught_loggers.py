@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import signal
 import sys
@@ -422,3 +423,49 @@ def test_script_that_is_killed_at_random_keeps_its_points(tmp_path, wait_for, co
             assert series.steps.tolist() == list(range(len(series)))
             assert series.values.tolist() == [1 / (step + 1) for step in series.steps.tolist()]
             assert len(series) > 100
+
+
+SPAWNED = """
+import multiprocessing
+
+def work(rank):
+    import wandb
+    from torch.utils.tensorboard import SummaryWriter
+    if rank == 0:
+        wandb.init(project="digits", config={"lr": 0.5}, mode="online")
+        for step in range(3):
+            wandb.log({"loss": step / 2, "image": wandb.Image([[0.0, 1.0]])})
+        wandb.finish()
+    with SummaryWriter(f"events-{rank}") as writer:
+        writer.add_scalar(f"rank_{rank}", rank, 7)
+    return __name__
+
+if __name__ == "__main__":
+    with multiprocessing.get_context("METHOD").Pool(2) as pool:
+        print(pool.map(work, range(2), chunksize=1))
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_numbers_that_spawned_processes_log_are_in_the_record_of_the_script(tmp_path, method):
+    (tmp_path / "train.py").write_text(SPAWNED.replace("METHOD", method))
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert (done.returncode, done.stdout) == (0, "['__mp_main__', '__mp_main__']\n"), done.stderr
+    assert done.stderr.count("image: a process that multiprocessing has spawned logs numbers alone") == 1
+    with open_store(tmp_path / "my_runs") as store:
+        [found] = store.find()
+        assert found.status == "COMPLETED"
+        curves = {name: found.metric(name) for name in ("loss", "rank_0", "rank_1")}
+    assert {name: (curve.steps.tolist(), curve.values.tolist()) for name, curve in curves.items()} == {
+        "loss": ([0, 1, 2], [0.0, 0.5, 1.0]), "rank_0": ([7], [0.0]), "rank_1": ([7], [1.0]),
+    }  # fmt: skip
+
+
+def test_spawned_processes_of_a_run_without_a_record_reach_no_server_either(tmp_path):
+    (tmp_path / "train.py").write_text(SPAWNED.replace("METHOD", "spawn"))
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    env = os.environ | {"SACRISTAN_MODE": "disabled"}
+    done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events-0", "events-1", "train.py"]

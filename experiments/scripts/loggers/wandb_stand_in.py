@@ -227,11 +227,12 @@ class StandIn(ModuleType):
 
     def _begun(self, given: Mapping[str, Any]) -> _Run:
         """Return the run of the script, or its next one; in an experiment one that only counts its steps."""
-        if self._capture.is_guest:
+        is_part = self._capture.begins_no_runs
+        if is_part:
             given = {**given, "mode": "disabled"}
         before = tracking.current_run()
         run = self._capture.start_run(**given) or tracking.init(**given)
-        if run is not before and (run.lab_run is not None or self._capture.is_guest):
+        if run is not before and (run.lab_run is not None or is_part):
             self._capture.config(dict(run.config), library=self._library, call="init")
             run.send_through(self._sink)
         return _Run(run, self)
