@@ -7,14 +7,15 @@ are, and so do processes that start while another one records.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 
 # What a process needs to know: the options of `sacristan run`, its folder, and the PYTHONPATH that was there before.
 VARIABLE = "SACRISTAN_RECORD_CHILD"
-# The file in that folder which names the process that records.
-CLAIM = "recorder"
+# The file in that folder which names the process that records, and the one which is there if a later rank has started.
+CLAIM, LATER_RANK = "recorder", "later rank"
 # Variables of the rank and the number of processes, by launcher; torchrun's are those of most others.
 _OF_LAUNCHES = {
     "torchrun": ("RANK", "WORLD_SIZE"),
@@ -44,7 +45,10 @@ def become_recorded() -> None:
     if spec is None or spec.origin is None:  # a Python of another environment
         return
     rank, _, _ = place_in_launch()
-    if not (rank or _claim(os.path.join(told["folder"], CLAIM))):  # noqa: PTH118
+    if rank:
+        with contextlib.suppress(OSError), open(os.path.join(told["folder"], LATER_RANK), "w"):  # noqa: PTH118, PTH123
+            pass
+    elif not _claim(os.path.join(told["folder"], CLAIM)):  # noqa: PTH118
         return
     import subprocess
 

@@ -551,6 +551,10 @@ def test_later_ranks_of_a_launch_run_without_a_record(tmp_path):
     words = ["-m", "sacristan", "run", "train.py", "x"]
     assert started(words, tmp_path, {"RANK": "1", "WORLD_SIZE": "2"})[:2] == (3, "['train.py', 'x']\n")
     assert not (tmp_path / "my_runs").exists()
+    rank = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    words_of_command = ["-m", "sacristan", "run", "--", sys.executable, "train.py", "x"]
+    done = run([sys.executable, *words_of_command], cwd=tmp_path, env=rank, stdout=PIPE, stderr=PIPE, text=True)
+    assert (done.returncode, done.stderr) == (3, "")
     assert started(words, tmp_path, {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})[0] == 3
     assert not (tmp_path / "my_runs").exists()
 
