@@ -105,11 +105,11 @@ def check_lines(script: Path, lines: Sequence[CommandLine], *, is_run: bool = Fa
     alone, accepts_any = CommandLine("print_config", (), {}), False
     for line in (alone, *lines):
         extent = "run" if is_run and line is not alone else "config"
-        (sacred, stock), (here, ours) = (_probed(side, extent, script, line) for side in ("sacred", "sacristan"))
-        if line is alone and not (stock["runs"] or ours["runs"] or (lines and sacred.error)):
+        (sacred, stock), (here, lab) = (_probed(side, extent, script, line) for side in ("sacred", "sacristan"))
+        if line is alone and not (stock["runs"] or lab["runs"] or (lines and sacred.error)):
             raise LaunchError(f"{script}: {_why_no_run(sacred, stock['num_experiments'])}")
         accepts_any |= sacred.is_accepted or here.is_accepted
-        differences = {(each.kind, each.name): each for each in _differences((sacred, stock), (here, ours))}
+        differences = {(each.kind, each.name): each for each in _differences((sacred, stock), (here, lab))}
         varying: set[tuple[str, str]] = set()
         if differences:
             again = "config" if all(kind == "config" for kind, _ in differences) else extent
@@ -158,9 +158,9 @@ def _probed(side: str, extent: str, script: Path, line: CommandLine) -> tuple[Si
 
 
 def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str, Any]]) -> list[Difference]:
-    (stock, noted), (ours, noted_here) = sacred, here
-    if stock.is_accepted != ours.is_accepted:
-        return [Difference("accepted", "", stock.error, ours.error)]
+    (stock, noted), (lab, noted_here) = sacred, here
+    if stock.is_accepted != lab.is_accepted:
+        return [Difference("accepted", "", stock.error, lab.error)]
     mismatches = []
     if stock.is_accepted:
         for one, other in zip_longest(noted["runs"], noted_here["runs"]):
@@ -173,8 +173,8 @@ def _differences(sacred: tuple[Side, dict[str, Any]], here: tuple[Side, dict[str
             mismatches += [Difference("config", name, _text(old.get(name)), _text(new.get(name))) for name in names]
             if one["result"] != other["result"]:
                 mismatches.append(Difference("result", "", _text(one["result"]), _text(other["result"])))
-    if stock.exit_code != ours.exit_code:
-        mismatches.append(Difference("exit code", "", str(stock.exit_code), str(ours.exit_code)))
+    if stock.exit_code != lab.exit_code:
+        mismatches.append(Difference("exit code", "", str(stock.exit_code), str(lab.exit_code)))
     return mismatches
 
 

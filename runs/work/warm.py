@@ -76,21 +76,21 @@ class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
         self._begin()
 
     def _begin(self) -> None:
-        ours, theirs = socket.socketpair()
+        own_end, server_end = socket.socketpair()
         # Threads of arrow's allocator would prevent forks. Modules of the lab must not be found.
         environment = {**os.environ, **self._environment, "JE_ARROW_MALLOC_CONF": "background_thread:false"}
         for name in ("PYTHONPATH", TRIAL_VARIABLE):
             environment.pop(name, None)
-        with theirs:
+        with server_end:
             self._process = subprocess.Popen(
-                [sys.executable, str(_SERVER), str(theirs.fileno()), str(os.getpid()), *self._packages],
+                [sys.executable, str(_SERVER), str(server_end.fileno()), str(os.getpid()), *self._packages],
                 cwd="/",
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[server_end.fileno()],
                 start_new_session=True,  # a Ctrl-C reaches the worker alone, which interrupts the others
             )
-        self._socket = ours
+        self._socket = own_end
 
     @property
     def pid(self) -> int:
@@ -137,11 +137,11 @@ class WarmPython(contextlib.AbstractContextManager["WarmPython"]):
 
     def _start(self, request: Mapping[str, Any], out: Sequence[int]) -> Job:
         text = json.dumps(request).encode()
-        line, theirs = socket.socketpair()
+        line, process_end = socket.socketpair()
         report, reported = os.pipe()
         try:
-            with theirs:
-                socket.send_fds(self._socket, [HEADER.pack(len(text))], [*out, theirs.fileno(), reported])
+            with process_end:
+                socket.send_fds(self._socket, [HEADER.pack(len(text))], [*out, process_end.fileno(), reported])
             os.close(reported)
             reported = -1
             self._socket.sendall(text)

@@ -156,8 +156,7 @@ class _RunReader:
 
     def _take_system_details(self, payload: dict[str, Any]) -> None:
         run = self._run
-        names = {"hostname": "hostname", "os": "os", "python_version": "python_version", "user": "user"}
-        run.host = {ours: payload[theirs] for ours, theirs in names.items() if payload.get(theirs)}
+        run.host = {name: payload[name] for name in ("hostname", "os", "python_version", "user") if payload.get(name)}
         command = payload.get("command") or ()
         run.command = [command] if isinstance(command, str) else [*map(str, command)]
 
