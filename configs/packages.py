@@ -20,22 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Later",
-    "Package",
-    "checkout",
-    "commit",
-    "entry_points",
-    "find_package",
-    "install_command",
-    "missing_package",
-    "numpy",
-    "origin",
-    "packages",
-    "packages_in",
-    "version",
-]
-
 _ROOT = Path(__file__).parents[1]
 
 # Returns the text of one of the files with a package's metadata, or at least so much of it; None if there is none.

@@ -45,7 +45,7 @@ ex.always("usual")
 
 
 def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return scattered digits, (num, 1, size, size), and classes (num, size, size), 0 is the background."""
+    """Return scattered digits (num, 1, size, size), and classes of pixels (num, size, size); 0 is the background."""
     import numpy as np
 
     from sacristan.ingredients.datasets.sources import read_digits
@@ -65,7 +65,7 @@ def scattered_digits(num: int = 1000, size: int = 32, digits: int = 3, seed: int
 
 
 def unet(input_shape: Sequence[int], num_outputs: int, width: int = 16) -> nn.Module:
-    """Return a U-Net of two levels, `width` channels first, for H and W that are multiples of 4."""
+    """Return a U-Net of two levels, the first of `width` channels, for H and W that are multiples of 4."""
     import torch
     from torch import Tensor, nn
 

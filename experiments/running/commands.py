@@ -41,7 +41,7 @@ def lacking(experiment: sacred.Experiment, command: Callable | None) -> list[str
 
 
 def unread_tools(experiment: sacred.Experiment, command: str) -> dict[str, list[str]]:
-    """Return tools whose settings only other commands read, with these; own functions may read the others."""
+    """Return the tools whose settings a command does not read, with the commands that do."""
     commands = list(experiment.gather_commands())
     unread: dict[str, list[str]] = {}
     for tool in [part for part, _ in experiment.traverse_ingredients() if getattr(part, "is_tool", False)]:

@@ -40,7 +40,7 @@ _BEGINNINGS = tuple(str(path) if path.suffix else f"{path}{os.sep}" for path in 
 
 
 def ending_of(error: BaseException, folder: Path | None, rank: int, *, debug: bool) -> tuple[str, int] | None:
-    """Return message (with the rank unless 0) and exit code for an error; None if Sacred or nobody shows it."""
+    """Return message and exit code for an error, with the rank unless it is 0; None if Sacred shows it, or nobody."""
     which = f"rank {rank}: " if rank else ""
     if isinstance(error, Terminated):
         return f"{which}interrupted ({error.signal}){_way_on(folder, error.step, '; ')}", error.code
@@ -74,7 +74,7 @@ def _way_on(folder: Path | None, step: int | None = None, lead: str = "") -> str
 
 
 def format_failure(error: BaseException) -> str:
-    """Return a traceback without the lines of the lab and Sacred, which the last line counts, but its origin."""
+    """Return a traceback without the lab's and Sacred's lines, but where it was raised; the last line counts them."""
     whole = traceback.TracebackException.from_exception(error)
     num_hidden = _hide(whole, set())
     text = "".join(whole.format()).rstrip("\n")

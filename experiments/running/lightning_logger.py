@@ -141,7 +141,7 @@ class RunKeeper(Callback):
         self.last = folder / "last.ckpt"
 
     def start(self, resume: str | None) -> str | None:
-        """Return the checkpoint to start from, of `checkpoint.resume`; without one, rewind a resumed run."""
+        """Return the checkpoint that `checkpoint.resume` starts from; rewind a resumed run that has none."""
         if self.run.is_resumed and self.last.is_file():
             return str(self.last)
         if self.run.is_resumed:

@@ -58,7 +58,7 @@ class Notified(Protocol):
 
 
 class Notifier:
-    """Records alerts, and sends messages about a run, each in a process; what fails takes a line in the log."""
+    """Records alerts, and sends messages about a run, each in a process of its own; a failure is a line in the log."""
 
     def __init__(self, run: Notified) -> None:
         self._run = run

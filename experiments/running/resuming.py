@@ -277,7 +277,7 @@ def recorded_data(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
-    """Set the exit code if a signal ends the block; requeue a job of this run alone, as `owns_job` says."""
+    """Set the exit code if a signal ends the block, and requeue the job if it is for this run alone (`owns_job`)."""
     try:
         yield
     except Terminated as error:

@@ -75,7 +75,7 @@ def _check_patience(state: Mapping[str, Any], path: Path, config: Mapping[str, A
 
 
 def _check_model(state: Mapping[str, Any], path: Path, config: Mapping[str, Any]) -> None:
-    """Reject a model that weights do not fit, if the config determines it: not if their own config misfits, too."""
+    """Reject weights that do not fit the config's model, unless they do not fit that of their own config either."""
     from sacristan.ingredients.checkpoints.files import check_weights, preparation_of
     from sacristan.ingredients.checkpoints.training_state import differ
 
@@ -122,7 +122,7 @@ def check_left(start: Path, epochs_done: int, epochs: int) -> None:
 
 
 def check_waited(start: Path, monitor: str, waited: int, patience: int | None) -> None:
-    """Reject a start from an early-stopped training, which would stop at once: `waited` epochs of `patience`."""
+    """Reject a start that would stop at once, because the `waited` epochs use up the `patience`."""
     if patience is not None and waited >= patience:
         raise ConfigError(
             f"training.patience: got {patience}, but by {start} {monitor} has not improved for as long, so that "

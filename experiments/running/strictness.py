@@ -230,7 +230,7 @@ def _entry_names(experiment: sacred.Experiment) -> set[str]:
 
 
 def check_known(experiment: sacred.Experiment, computed: ComputedConfig) -> None:
-    """Check that every entry that was set exists, or is an argument for the config; name the nearest."""
+    """Check that every entry that was set exists, or is an argument that the config fills in; suggest the nearest."""
     added = sorted(computed.changes.added)
     parameters = dict(_config_arguments(experiment, computed.function))
     arguments = [*parameters, *(join_paths(name, key) for name, each in parameters.items() for key in each.keys)]
@@ -326,7 +326,7 @@ def _required(experiment: sacred.Experiment) -> dict[str, list[Any]]:
 
 
 def _may_leave_out(function: Any, name: str, config: Mapping[str, Any]) -> bool:
-    """Return whether a call may leave out an argument: not before one that it passes and the config lacks."""
+    """Return whether a call may leave out an argument; it cannot if it has to pass a later one."""
     group, _, leaf = name.rpartition(".")
     entries, signature = get_by_dotted_path(config, group, {}), function.__wrapped__.signature
     following = signature.arguments[signature.arguments.index(leaf) + 1 :]

@@ -145,7 +145,7 @@ class Capture:
         return self.run is not None and not self._passed_on >= self.run.position()["metrics"].keys()
 
     def _is_left_out(self, name: str, value: Any, step: Any, source: tuple[str, str]) -> bool:
-        """Return whether a point of an experiment waits, as the first of each metric does, or it logs that itself."""
+        """Return whether a point of an experiment waits, as each metric's first does, or the run logs that itself."""
         if name in self._passed_on:
             return False
         if self._is_left or self._logs_itself():

@@ -134,7 +134,7 @@ class History:
         *,
         overwrite: bool = False,
     ) -> MetricRule:
-        """Set the rule of a metric, or of all with its beginning before `*`; None stays, unless `overwrite`."""
+        """Set the rule of a metric, or of all that begin like `val/*`; None keeps what was set, unless `overwrite`."""
         if not isinstance(name, str) or not name or "*" in name[:-1]:
             raise ConfigError(f"define_metric: got the name {name!r}, expected a name, perhaps with a * at its end")
         kept = tuple(each.strip().lower() for each in (summary or "").split(",") if each.strip())

@@ -40,7 +40,7 @@ class ScriptRun(LabRun):
 
     @contextlib.contextmanager
     def recorded(self) -> Iterator[None]:
-        """Record from start to end: a `KeyboardInterrupt` makes it INTERRUPTED, an error or exit code FAILED."""
+        """Record the run around a block: `KeyboardInterrupt` makes it INTERRUPTED, an error or exit code FAILED."""
         if self._trial is not None:
             self._trial.wait_for_begin()
         self.observers = sorted(self.observers, key=lambda observer: -observer.priority)

@@ -130,7 +130,7 @@ def non_finite_gradients(trainer: Trainer) -> list[str]:
 
 
 def diagnose(trainer: Trainer, group: Sequence[Any]) -> tuple[Finding | None, Tensor | None]:
-    """Take a step under detection; return the cause, if any, and the loss, None if weights were bad before."""
+    """Take a step under anomaly detection; return its cause, if any, and the loss, None if weights were bad before."""
     of_weights = _in_weights(trainer, "weights")
     if of_weights is not None:
         return of_weights, None

@@ -84,7 +84,7 @@ def precise(loss: Tensor) -> Tensor:
 def step_with_closure(
     gradients: Callable[[], Tensor | None], amp: MixedPrecision, optimizer: torch.optim.Optimizer
 ) -> tuple[Tensor | None, bool]:
-    """Step LBFGS and the like; return the loss before, None if skipped, and whether the optimizer stepped."""
+    """Step an optimizer like LBFGS; return the loss before, None if skipped, and whether the optimizer stepped."""
     losses: list[Tensor] = []
 
     def closure() -> Tensor:

@@ -319,7 +319,7 @@ _OWN = ("streams", "losses", "scalars")
 
 
 def of_all_ranks(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
-    """Return a state with the entries of all ranks, which all call it; scalars are means over ranks with any."""
+    """Return a state with the entries of all ranks, which all call this; scalars are means over ranks with values."""
     if ranks.size == 1:
         return state
     own = ranks.gather({name: state[name] for name in _OWN})

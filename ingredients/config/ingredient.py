@@ -107,7 +107,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 class MapSignature(Signature):
-    """Fills in arguments from the config; what is set `only_from_config`, as no scope declares it, no call may pass."""
+    """Fills in arguments from the config; no call may pass those `only_from_config`, which no scope declares."""
 
     only_from_config: frozenset[str] = frozenset()
 

@@ -338,7 +338,7 @@ class Scope(ConfigScope):
     def _evaluate(
         self, entries: _CheckedEntries | _NotedEntries, preset: Mapping[str, Any], fallback: Mapping[str, Any]
     ) -> None:
-        """Run the body with `entries` as local variables; `preset` is of earlier scopes, `fallback` of ingredients."""
+        """Run the body with `entries` as local variables; earlier scopes made `preset`, ingredients `fallback`."""
         visible = {}
         for name in self.args:
             if name in preset:

@@ -181,7 +181,7 @@ def global_states() -> dict[str, Any]:
 
 
 def set_global_states(states: Mapping[str, Any]) -> None:
-    """Restore `global_states`, those of GPUs as far as there are as many; the current GPU's to the current one."""
+    """Restore `global_states`, for as many GPUs as there are; that of the then current GPU goes to the current one."""
     import torch
 
     version, internal, gauss = states["python"]

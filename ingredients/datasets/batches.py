@@ -59,7 +59,7 @@ _SHARE = 0.5
 
 
 def place(prepared: Prepared, config: Mapping[str, Any], device: torch.device) -> tuple[Prepared, bool, str]:
-    """Return data, perhaps images read into an array, whether they are kept in memory, and where in words."""
+    """Return data (images perhaps read into an array), whether they are kept in memory, and where, in words."""
     wanted, inputs = config["in_memory"], prepared.inputs
     if wanted and isinstance(inputs, ByteImages) and inputs.are_bytes:
         prepared = dataclasses.replace(prepared, inputs=_read_images(inputs))

@@ -70,7 +70,7 @@ class TableColumns:
         verbatim: bool = False,
         na_values: tuple[str, ...] = GAPS_OF_PANDAS,
     ) -> TableColumns:
-        """Return the encoding for a frame; `auto` selects text columns. Warns of ids, and of categories of one row."""
+        """Return the encoding for a frame; `auto` selects text columns. Warns of ids, and of rare categories."""
         columns = tuple(frame.columns)
         names = _categorical(frame, categorical, where)
         filled = [name for name in columns if missing == "fill" and frame[name].isna().any()]

@@ -68,7 +68,7 @@ class SplitRule:
         return cls(text, cast(Any, kind), name, format)
 
     def codes(self, values: np.ndarray | None, count: int) -> np.ndarray:
-        """Return groups or times (later ones higher) as int64 (samples,) from 0; no column has `values` None."""
+        """Return groups or times (later ones higher) as int64 (samples,) from 0; `values` may be missing."""
         if values is None or values.shape != (count,):
             shape = "no such values" if values is None else f"values of shape {values.shape}"
             raise DataError(

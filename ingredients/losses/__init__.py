@@ -210,7 +210,7 @@ def _class_weights(loss: Loss) -> list[float] | None:
 def build_loss(
     name: str | None, options: Mapping[str, Any], class_weights: Any, data: Data, device: torch.device | str
 ) -> Loss:
-    """Build one of `LOSSES`, a class by dotted path, or None's default; lists in `options` may become tensors."""
+    """Build one of `LOSSES`, a class by dotted path, or for None the task's default; lists may become tensors."""
     name = _DEFAULTS.get(data.task) if name is None else name
     if name is None:
         raise LossError(
@@ -304,7 +304,7 @@ def _check_weights(module: nn.Module, kind: str, num_outputs: int, data: Data, n
 
 
 def check_loss(loss: Loss, model: nn.Module, data: Data) -> None:
-    """Check model, loss and data on a batch: a LossError if the loss rejects or broadcasts outputs, or diverges."""
+    """Check on a batch that the loss takes the model's outputs, without broadcasting, and is a finite scalar."""
     inputs, targets = _first_batch(data)
     try:
         with torch.no_grad(), uncompiled(model), evaluating(model, loss.module):

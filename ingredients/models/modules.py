@@ -151,7 +151,7 @@ class FeatureExtractor(nn.Module):
         self._layers = dict(layers)
 
     def forward(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Return the features, of a layer called several times the last; one that is not called raises ModelError."""
+        """Return the features by name, the last ones of repeated layers; a layer that is not called is a ModelError."""
         outputs: dict[str, Any] = {}
         named = {plain_name(name): module for name, module in self.model.named_modules()}
         with contextlib.ExitStack() as stack:

@@ -229,7 +229,7 @@ class Notices:
                     self.put("failed", {**end, "rank": self.world.rank})
 
     def watch(self) -> None:
-        """Watch other ranks in a thread, as the store may end with rank 0; it ends before Python, or aborts that."""
+        """Watch other ranks in a thread, which ends before Python does: inside torch it would abort the process."""
         atexit.register(self._stop_watching)
         self._watching = threading.Thread(target=self._watch, name="sacristan-notices", daemon=True)
         self._watching.start()

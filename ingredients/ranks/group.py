@@ -215,7 +215,7 @@ def backend_of(name: str) -> str:
 
 
 def leave(*, well: bool) -> None:
-    """Leave the other ranks; connections of NCCL are closed only if all is `well`: closing them would wait."""
+    """Leave the other ranks; NCCL's connections are closed only if all is `well`: that waits for each rank."""
     global _current
     if _current is ALONE:
         return
