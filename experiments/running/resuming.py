@@ -8,6 +8,7 @@ import itertools
 import json
 import logging
 import os
+import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -277,20 +278,22 @@ def recorded_data(folder: Path) -> str | None:
 
 @contextlib.contextmanager
 def going_on_later(run: Any, *, owns_job: bool) -> Iterator[None]:
-    """Set the exit code if a signal ends the block, and requeue the job if it is for this run alone (`owns_job`)."""
+    """End a resumable block by a signal with the code for later; requeue the job if it `owns_job`."""
     try:
         yield
-    except Terminated as error:
-        if run.is_resumed or get_by_dotted_path(run.config, _SETTING) == "auto":
-            error.code = SAVED_CODE
+    except KeyboardInterrupt as error:
+        if not run.is_resumed and get_by_dotted_path(run.config, _SETTING) != "auto":
+            raise
+        end = error if isinstance(error, Terminated) else Terminated(signal.SIGINT)
+        end.code = SAVED_CODE
         is_first = run.notices is None or not run.notices.world.rank
-        if owns_job and get_by_dotted_path(run.config, _REQUEUE) and is_first and error.signal != "SIGINT":
+        if owns_job and get_by_dotted_path(run.config, _REQUEUE) and is_first and end.signal != "SIGINT":
             reason = requeue()
             if reason:
                 _log.warning("checkpoint.requeue: the job is not queued again: %s", reason)
             else:
                 _log.info("checkpoint.requeue: Slurm queues job %s again", job_id())
-        raise
+        raise end from error.__cause__
 
 
 def check_resumable(run: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from sacred.observers import RunObserver
 from torch import nn
 
 from sacristan.experiments import Experiment, Terminated, fit
+from sacristan.experiments.running.endings import ending_of
 from sacristan.experiments.running.resuming import going_on_later
 from sacristan.experiments.running.signals import SAVED_CODE, Signals
 from sacristan.ingredients import Checkpointer, ConfigError, Data, TensorBatches, checkpoint
@@ -262,20 +264,35 @@ def in_slurm(tmp_path, monkeypatch):
     return begin
 
 
-def end_of(tmp_path, number, **settings):
-    """Return the end of a run that a signal meets before there is a state, such as while it reads its data."""
+def end_of(tmp_path, *numbers, **settings):
+    """Return the end of a run that signals meet before there is a state; the first of several is held back."""
     experiment = Experiment("early", [checkpoint.ingredient], save_git_info=False, system_metrics_s=None)
     experiment.observers.append(FileObserver(tmp_path / "runs"))
-    experiment.main(lambda: os.kill(os.getpid(), number))
+
+    @experiment.main
+    def main(_run):
+        with _run.signals_deferred() if len(numbers) > 1 else contextlib.nullcontext():
+            for number in numbers:
+                os.kill(os.getpid(), number)
+
     with pytest.raises(KeyboardInterrupt) as ended:
         experiment.run(config_updates={"checkpoint": settings})
     return ended.value
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGINT])
 def test_a_signal_before_the_first_state_ends_with_75_where_the_same_command_resumes(tmp_path, number):
-    assert end_of(tmp_path, number).code == 128 + number
+    message, code = ending_of(end_of(tmp_path, number), None, 0, debug=False)
+    assert (message.startswith("interrupted ("), code) == (True, 128 + number)
     assert end_of(tmp_path, number, resume="auto").code == SAVED_CODE
+
+
+@pytest.mark.parametrize("names", [*itertools.permutations(("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"), 2)])
+def test_two_signals_end_with_75_where_the_same_command_resumes(tmp_path, names):
+    end = end_of(tmp_path, *(signal.Signals[name] for name in names), resume="auto")
+    assert (end.code, end.signal) == (SAVED_CODE, names[1])
+    record = json.loads((tmp_path / "runs" / "1" / "run.json").read_text())
+    assert (record["status"], record["meta"]["interrupted_by"]) == ("INTERRUPTED", end.signal)
 
 
 def test_a_run_has_slurm_queue_its_job_again_once_it_is_recorded(tmp_path, in_slurm):
