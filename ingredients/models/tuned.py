@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from sacristan.configs.nearest import suggestion
@@ -33,22 +34,23 @@ def tune(
 
     The outermost matches of `gradient_checkpointing` recompute all but their inputs in the backward pass, with the same
     random numbers (Chen et al. 2016, https://arxiv.org/abs/1604.06174). Each shape of a batch is compiled separately,
-    unless the options set `dynamic`, so that results do not depend on earlier shapes.
+    unless the options set `dynamic`, so that results do not depend on earlier shapes. Convolutions that would corrupt
+    memory on a CPU compute the same without a stride, whatever the settings.
     """
     if gradient_checkpointing and compile is not None and compile_options.get("backend") == "eager":
         raise ModelError(
             "model.gradient_checkpointing: the backend eager of torch.compile would update buffers twice; use another "
             "backend, or leave out one of the two"
         )
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and _overruns_buffer(module):
+            forward = functools.partial(_without_stride, module, module._conv_forward)
+            module._conv_forward = forward  # type: ignore[method-assign]  # a deep copy calls its own
     for module in _matching(model, gradient_checkpointing):
         module.forward = functools.partial(_recomputed, module, module.forward)
     if channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         model.register_forward_pre_hook(_channels_last)
-        for module in model.modules():
-            if isinstance(module, nn.Conv2d) and _overruns_buffers(module):
-                module.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-                module.register_forward_pre_hook(_contiguous)
     if compile is not None:
         _compile(model, {"mode": compile, "dynamic": False, **compile_options})
 
@@ -62,6 +64,27 @@ def _compile(model: nn.Module, options: Mapping[str, Any]) -> None:
     # torch counts recompilations by code object, which models of one process must not share.
     call.__code__ = call.__code__.replace()
     model._compiled_call_impl = torch.compile(call, **options)
+
+
+def _overruns_buffer(module: nn.Conv2d) -> bool:
+    """Return whether oneDNN may write past the end of a buffer as it computes the gradient of the weight.
+
+    It does for channels-last inputs, to which `torch.compile` may change them: with fewer than 8 channels on CPUs with
+    AVX2, and fewer than 16 with AVX-512 (https://github.com/uxlfoundation/oneDNN/issues/6035). The process crashes, or
+    the gradient is wrong.
+    """
+    is_strided_pointwise = module.kernel_size == (1, 1) and module.stride != (1, 1) and module.groups == 1
+    return is_strided_pointwise and module.padding in ((0, 0), "valid") and module.in_channels < 16
+
+
+def _without_stride(
+    module: nn.Conv2d, forward: Callable[..., Tensor], images: Tensor, weight: Tensor, bias: Tensor | None
+) -> Tensor:
+    """Compute a strided 1x1 convolution on the CPU from the pixels that it reads; elsewhere as it is."""
+    if images.device.type != "cpu":
+        return forward(images, weight, bias)
+    rows, columns = module.stride
+    return functional.conv2d(images[..., ::rows, ::columns], weight, bias)
 
 
 def _matching(model: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
@@ -124,20 +147,6 @@ def _channels_last(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         arg.contiguous(memory_format=torch.channels_last) if isinstance(arg, Tensor) and arg.ndim == 4 else arg
         for arg in args
     )
-
-
-def _overruns_buffers(module: nn.Conv2d) -> bool:
-    """Return True for convolutions that corrupt memory on CPUs with AVX2 if their inputs are channels-last.
-
-    In the backward pass of strided 1x1 ones whose channels are no multiple of 8, oneDNN (in PyTorch 2.13) writes too
-    far.
-    """
-    is_pointwise = module.kernel_size == (1, 1) and module.stride != (1, 1)
-    return is_pointwise and module.in_channels // module.groups % 8 != 0
-
-
-def _contiguous(module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(arg.contiguous() for arg in args)
 
 
 def cast(model: nn.Module, dtype: str) -> tuple[int, int]:
