@@ -53,7 +53,7 @@ def run_command(words: Sequence[str], options: Sequence[str], name: str | None) 
         with tempfile.TemporaryDirectory(prefix="sacristan-") as folder:
             code = _run_with_hook(words, options, Path(folder))
             if not any(Path(folder, name).exists() for name in (in_children.CLAIM, in_children.LATER_RANK)):
-                book = next((word for word in words if word.endswith(".ipynb")), None)
+                book = next((word for word in words if word.endswith(".ipynb") and Path(word).exists()), None)
                 hint = "" if book is None else f"; for a notebook, write sacristan run -m IPython {book}"
                 told(f"nothing was recorded: the command started no Python script{hint}")
     except OSError as error:

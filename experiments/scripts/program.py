@@ -280,6 +280,9 @@ class _Module:
 
     def __init__(self, name: str, args: Sequence[str]) -> None:
         self.name, self.words, self.args = name, ["-m", name], list(args)
+        self._notebooks = [Path(word) for word in args if word.endswith(".ipynb")]
+        if self._notebooks:
+            self.title = self._notebooks[0].stem
 
     def prepare(self) -> None:
         """Let this process look as `python -m MODULE` does when the module is looked up."""
@@ -289,10 +292,10 @@ class _Module:
         make_main(__file__=spec.origin, __spec__=spec)
         sys.argv[:] = ["-m", *self.args]
         sys.orig_argv[:] = [sys.executable, "-m", self.name, *self.args]
-        for notebook in (Path(word).absolute() for word in self.args if word.endswith(".ipynb")):
+        for notebook in self._notebooks:
             from sacristan.observers.provenance.sources import count_as_source
 
-            count_as_source(notebook)
+            count_as_source(notebook.absolute())
 
     def run(self) -> None:
         """Run it, as Python does."""

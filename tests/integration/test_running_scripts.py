@@ -956,7 +956,8 @@ def test_command_without_python_is_recorded_with_its_output_and_end(tmp_path):
 def test_command_that_executes_a_notebook_says_what_records_it(tmp_path):
     (tmp_path / "papermill").write_text(f"#!{sys.executable}\nprint('executed')\n")
     (tmp_path / "papermill").chmod(0o755)
-    command = [sys.executable, "-m", "sacristan", "run", "--", "./papermill", "train.ipynb"]
+    (tmp_path / "train.ipynb").touch()
+    command = [sys.executable, "-m", "sacristan", "run", "--", "./papermill", "made.ipynb", "train.ipynb"]
     done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
     assert (done.returncode, done.stdout) == (0, "executed\n")
     assert done.stderr.endswith("; for a notebook, write sacristan run -m IPython train.ipynb\n")

@@ -172,7 +172,7 @@ def test_record_of_each_form_has_what_the_library_reads(tmp_path, monkeypatch, n
             assert found.status == "COMPLETED"
             assert {name: found.get(f"config.{name}") for name in config} == config
             if name == "notebook" and form == "run":
-                assert [*found.sources] == ["train.ipynb"]
+                assert (found.name, [*found.sources]) == ("train", ["train.ipynb"])
             ours = {metric: curve_of(found, metric) for metric in found.metrics if not metric.startswith("system/")}
         if form == "lines":
             theirs = {name: theirs[name] for name in script.logged}
