@@ -14,8 +14,8 @@ import pytest
 from sacristan.__main__ import main
 from sacristan.experiments import Experiment
 from sacristan.observers import FileObserver, Table
-from sacristan.runs import DiscardedError, FilterError, RunNotFoundError, StoreError, copy, open_store
-from sacristan.runs.stores.changes import Removed, StagedRun
+from sacristan.runs import DiscardedError, FilterError, Removed, RunNotFoundError, StoreError, copy, open_store
+from sacristan.runs.stores.changes import StagedRun
 from sacristan.runs.stores.contract import PARTS, Backend, Documents
 from sacristan.runs.transfer.copying import stage
 

@@ -18,8 +18,6 @@ from sacristan.experiments.scripts.tracked_run import as_tags
 from sacristan.observers.media.kinds import Histogram, Image, Media, Text
 from sacristan.observers.record.other_trackers import label_of_aim
 
-__all__ = ["LACKS", "attach"]
-
 LACKS = ("Figure", "Audio", "log_info and the like", "epoch")
 _NAME = "aim"
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from sacristan.experiments.scripts.capturing import watched
 
-__all__ = ["mirror"]
-
 # Classes that scripts make media of, with the methods that add to them.
 _MADE: Mapping[str, tuple[str, ...]] = {
     "Image": (), "Table": ("add_data", "add_column"), "Histogram": (), "Audio": (), "Video": (), "Html": (),

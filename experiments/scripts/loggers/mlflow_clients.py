@@ -20,8 +20,6 @@ from sacristan.experiments.scripts.capturing import Capture, watched
 from sacristan.experiments.scripts.loggers.open_runs import OpenRuns
 from sacristan.observers.record.other_trackers import parse_value
 
-__all__ = ["LACKS", "attach", "prepare"]
-
 LACKS = ("log_image(synchronous=False)", "log_inputs", "traces", "registered models", "delete_tag and the like")
 _NAME = "mlflow"
 # Calls of runs that are named, by the method which they come to.

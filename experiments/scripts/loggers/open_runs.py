@@ -9,8 +9,6 @@ from sacristan.experiments.scripts.capturing import Capture
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.observers.record.other_trackers import part_name
 
-__all__ = ["OpenRuns", "Part"]
-
 
 class Part(NamedTuple):
     """A run of a library within the record.

@@ -19,8 +19,6 @@ from sacristan.observers.errors import MetricError
 from sacristan.observers.media.kinds import Figure, Histogram, Image, Media, Text
 from sacristan.observers.record.other_trackers import part_name
 
-__all__ = ["LACKS", "attach"]
-
 LACKS = ("other calls, such as add_audio, add_embedding, add_graph, add_mesh, add_pr_curve, add_video", "walltime")
 _NAME = "tensorboard"
 _ADD_SCALAR = _NAME, "add_scalar"

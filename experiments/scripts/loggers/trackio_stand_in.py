@@ -16,8 +16,6 @@ from sacristan.experiments.scripts.loggers.mirroring import mirror
 from sacristan.experiments.scripts.loggers.wandb_stand_in import AlertLevel, StandIn
 from sacristan.observers.media.kinds import Text
 
-__all__ = ["LACKS", "attach", "stand_in"]
-
 LACKS = ("Object3D", "Trace", "Api", "sync", "show", "log_gpu", "log_cpu")
 
 

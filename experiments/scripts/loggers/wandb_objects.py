@@ -12,8 +12,6 @@ from sacristan.experiments.scripts.artifact import Artifact
 from sacristan.observers.errors import MediaError
 from sacristan.observers.media import audio_and_video, kinds, table
 
-__all__ = ["MEDIA", "LenientArtifact", "Nothing", "callback_class"]
-
 # Classes that a callback of W&B's derives from, which its library requires, by the module of the callback.
 _CALLBACKS = {
     "integration.sb3": "stable_baselines3.common.callbacks:BaseCallback",

@@ -32,8 +32,6 @@ from sacristan.experiments.scripts.settings import Settings
 from sacristan.experiments.scripts.tracked_run import TrackedRun
 from sacristan.observers.media.kinds import Media
 
-__all__ = ["LACKS", "AlertLevel", "StandIn", "attach", "stand_in"]
-
 LACKS = ("plot", "Object3D", "Molecule", "Api", "sweep", "agent", "boxes and masks of images")
 
 # Variables of W&B, by the argument of `init` that they stand for.

@@ -41,25 +41,6 @@ from sacristan.observers.record.points import (
 )
 from sacristan.observers.record.schema import CHILD_POINTS, LIVE, NAMES, POINTS, SUMS, MetricNames, read_names
 
-__all__ = [
-    "ENTRY_BYTES",
-    "blocks_in",
-    "damage_in",
-    "damaged",
-    "entries_of",
-    "has_latest_points",
-    "last_time",
-    "read_all_points",
-    "read_blocks",
-    "read_few_points",
-    "read_intact_points",
-    "read_live",
-    "read_metric",
-    "read_metrics",
-    "read_points",
-    "read_summaries",
-]
-
 _log = logging.getLogger(__name__)
 
 _ENTRY = struct.Struct("<QII")

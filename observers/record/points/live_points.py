@@ -27,8 +27,6 @@ from typing import Any, NamedTuple
 
 from sacristan.observers.record.points import SLOT_BYTES, STAMP_SHIFT, TICKS_PER_S, Metric, packed
 
-__all__ = ["HALF_POINTS", "MAX_METRICS", "Half", "LivePoints", "Row"]
-
 _log = logging.getLogger(__name__)
 
 HALF_POINTS = 65_535

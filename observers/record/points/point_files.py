@@ -27,8 +27,6 @@ from sacristan.observers.record.points.point_log import ChildPoints, PointLog
 from sacristan.observers.record.points.rewinding import read_position
 from sacristan.observers.record.schema import LIVE, NAMES, POINTS, SUMS, VALUES, read_names
 
-__all__ = ["PointFiles"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -32,8 +32,6 @@ try:
 except ImportError:  # on Windows, which does not fork either
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["ChildPoint", "ChildPoints", "PointLog"]
-
 _log = logging.getLogger(__name__)
 
 

@@ -24,8 +24,6 @@ from sacristan.observers.record.points import TICKS_PER_S, Names, is_rewound, sp
 from sacristan.observers.record.points.intact_points import read_intact_points, read_metrics
 from sacristan.observers.record.schema import MEDIA, NAMES, POINTS, VALUES, read_names
 
-__all__ = ["Position", "held", "missing_from", "next_step", "num_missing", "read_position", "rewound_files"]
-
 _log = logging.getLogger(__name__)
 
 Position = Mapping[str, Mapping[str, list]]

@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from sacristan.experiments.running.trial import Pruned, take_trial
-from sacristan.ingredients.errors import ConcurrentRunError
+from sacristan.ingredients import ConcurrentRunError
 from sacristan.observers.record.identity import TRIAL_VARIABLE
 
 QUEUED = {"asks": True}
