@@ -120,7 +120,8 @@ class Capture:
         self.run, self.also, self._stands_in = run, also, True
         if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
             sys.meta_path.insert(0, _Finder(self))
-        self._attach_all({**PARSERS, **LOGGERS, **_PROCESSES})
+        # A child leaves its own children alone: without a guard in the script they fail as ever, with no frame of ours.
+        self._attach_all({**PARSERS, **LOGGERS, **({} if self.is_child else _PROCESSES)})
 
     @contextlib.contextmanager
     def of_experiment(self, run: LabRun) -> Iterator[None]:

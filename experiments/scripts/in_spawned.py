@@ -63,8 +63,6 @@ class _Beginning:
 
 def _place_of(run: Any) -> tuple[str, float] | None:
     """Return the folder and the start of a run, which its children send points to; None if nothing is recorded."""
-    if isinstance(run, RunOfParent):
-        return run.place
     recording = None if run is None else recording_of(run.uid)
     if recording is None:
         return None
@@ -82,10 +80,10 @@ class RunOfParent:
     """The run that the parent records, as a spawned process sees it: it takes numbers alone."""
 
     def __init__(self, place: tuple[str, float]) -> None:
-        self.place = place
+        folder, self._start = place
         self.info: dict[str, Any] = {}
         self.config: dict[str, Any] = {}
-        self._points = ChildPoints(Path(place[0]))
+        self._points = ChildPoints(Path(folder))
         self._points.after_fork()
 
     def log_scalar(self, name: str, value: Any, step: Any = None) -> None:
@@ -96,7 +94,7 @@ class RunOfParent:
             raise MetricError(f"{name}: got {value!r} at step {step!r}, expected numbers") from error
         whole = int(at) if at is not None and at.is_integer() else at
         try:
-            self._points.add(ChildPoint(name, whole, number, run_clock.now() - self.place[1]))
+            self._points.add(ChildPoint(name, whole, number, run_clock.now() - self._start))
         except OSError as error:
             raise MetricError(f"{name}: the run of the parent process takes no more points ({error})") from error
 

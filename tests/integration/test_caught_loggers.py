@@ -469,3 +469,14 @@ def test_spawned_processes_of_a_run_without_a_record_reach_no_server_either(tmp_
     done = run(command, cwd=tmp_path, env=env, stdout=PIPE, stderr=PIPE, text=True, cold=True)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events-0", "events-1", "train.py"]
+
+
+def test_spawning_without_a_guard_fails_as_under_python(tmp_path):
+    text = "from torch.utils.tensorboard import SummaryWriter\nimport multiprocessing\n"
+    text += "child = multiprocessing.get_context('spawn').Process(target=print)\nchild.start()\nchild.join()\n"
+    (tmp_path / "train.py").write_text(text + "raise SystemExit(child.exitcode)\n")
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert done.returncode == 1
+    assert "freeze_support()" in done.stderr
+    assert "in_spawned" not in done.stderr
