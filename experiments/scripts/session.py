@@ -200,6 +200,8 @@ class Session:
         self._undo.callback(atexit.unregister, self._end_at_exit)
         self._replace(sys, "excepthook", self._excepthook)
         self._replace(os, "_exit", self._exit_at_once)
+        for name in ("execv", "execve"):  # which all others call
+            self._replace(os, name, self._exec)
         if not self._monitor_program():
             self._replace(sys, "exit", self._exit)
             for name in ("exit", "quit"):  # which `python -S` lacks
@@ -277,6 +279,15 @@ class Session:
             with contextlib.suppress(Exception):
                 self.end(SystemExit(status) if status else None)
         original(status)
+
+    def _exec(self, original: Callable[..., Any], *args: Any) -> Any:
+        # os.execvp tries each folder of PATH.
+        if self.is_owner and not self._has_ended and not isinstance(args[0], int) and os.access(args[0], os.X_OK):
+            self.run.run_logger.warning(
+                "the script replaces its process by %s (os.exec): its record ends here, and reads as DEAD; to record"
+                " that program, start it by sacristan run", os.fsdecode(args[0]),
+            )  # fmt: skip
+        return original(*args)
 
     # ------------------------------------------------------------------ signals
 

@@ -530,6 +530,16 @@ def test_script_in_a_folder_that_another_user_may_not_write_is_recorded_elsewher
     shutil.rmtree(where[1])
 
 
+def test_script_that_replaces_its_process_runs_on_and_says_that_its_record_ends(tmp_path):
+    text = "import os, sys\nif len(sys.argv) == 1:\n    os.execlp('env', 'env', sys.executable, *sys.argv, 'again')\n"
+    (tmp_path / "train.py").write_text(text + "print(sys.argv)\nsys.exit(3)\n")
+    command = [sys.executable, "-m", "sacristan", "run", "train.py"]
+    done = run(command, cwd=tmp_path, stdout=PIPE, stderr=PIPE, text=True, cold=True)
+    assert (done.returncode, done.stdout) == (3, "['train.py', 'again']\n")
+    assert re.fullmatch(r"sacristan: the script replaces its process by /.*/env \(os.exec\): its .*\n", done.stderr)
+    assert only_run(tmp_path).status == "DEAD"
+
+
 def test_constants_and_kept_files_are_in_the_record(tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.pt").write_text("old")
