@@ -23,7 +23,7 @@ def header(name):
     """Return the commands of a recipe, and by metric the range it promises."""
     lines = (LAB / "configs" / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
     text = "\n".join(line for line in lines if line.startswith("#"))
-    commands = re.findall(r"^# (?:First|Command): +python (.*)", text, re.M)
+    commands = re.findall(r"^# (?:First|Command): +(?:python )?(.*)", text, re.M)
     expected = re.search(r"^# Expect: +test (.*)", text, re.M)[1]
     ranges = re.findall(r"(\w+) ([\d.]+\d) to ([\d.]+\d)", expected)
     return list(map(shlex.split, commands)), {metric: (float(low), float(high)) for metric, low, high in ranges}
@@ -32,6 +32,7 @@ def header(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_header_of_a_recipe_names_its_command_and_the_range_of_a_metric(name):
     commands, ranges = header(name)
+    assert commands
     assert all(f"configs/{name}.yaml" in command for command in commands)
     assert ranges
     assert all(low < high for low, high in ranges.values())
@@ -46,8 +47,8 @@ def test_recipe_gives_what_its_header_promises(tmp_path, name):
     commands, ranges = header(name)
     environment = {**os.environ, "PYTHONPATH": str(LAB)}
     for command in commands:
-        script = [str(LAB / "exp.py"), *command[1:]] if command[0] == "exp.py" else command
-        done = run([sys.executable, *script], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        script = ["-m", "sacristan"] if command[0] == "sacristan" else [str(LAB / command[0])]
+        done = run([sys.executable, *script, *command[1:]], cwd=tmp_path, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     measured = json.loads((tmp_path / "my_runs" / str(len(commands)) / "info.json").read_text())["test"]
     compared = {metric: measured[metric] for metric in ranges if metric in measured}
