@@ -193,7 +193,11 @@ early_terminate: {type: hyperband, min_iter: 2}
     assert found == [(0.1, "PRUNED", 2), (3.0, "COMPLETED", 9)]
 
 
-NAMED_AS_TYPED = "import sacristan\nsacristan.init(config={'use-amp': True}).log({'val/acc': 1.0})\n"
+NAMED_AS_TYPED = """
+from torch.utils.tensorboard import SummaryWriter
+
+SummaryWriter("events").add_hparams({"use-amp": True}, {"val/acc": 1.0})
+"""
 
 
 @pytest.mark.parametrize("script", [TRAIN, NAMED_AS_TYPED])
