@@ -215,9 +215,15 @@ class Slurm:
 
     @contextlib.contextmanager
     def preempting(self, job):
-        """Run the block while a job has its grace time, and then give the node back."""
+        """Run the block while a job has its grace time, or after it if the job ends at once; give the node back."""
+        restarts = self.state(job)["Restarts"]
+
+        def is_preempted():
+            state = self.state(job)
+            return state.get("PreemptTime", "None") != "None" or state["Restarts"] != restarts
+
         with Process(["srun", "--partition=high", "--ntasks=4", "true"], env=self.env) as taking:
-            wait_for(lambda: self.state(job).get("PreemptTime", "None") != "None", f"the preemption of job {job}")
+            wait_for(is_preempted, f"the preemption of job {job}")
             yield
             assert taking.wait(120) == 0
 
