@@ -62,9 +62,14 @@ def become_recorded() -> None:
 
 
 def place_in_launch() -> tuple[int, int, str]:
-    """Return the rank of this process, the number of those launched with it, and the launcher: 0, 1, "" without one."""
+    """Return the rank of this process, the number of those launched with it, and the launcher: 0, 1, "" without one.
+
+    Tasks of srun may as well be separate runs, such as one per seed; those that train together need MASTER_ADDR.
+    """
     for launcher, names in _OF_LAUNCHES.items():
         rank, size = (os.environ.get(name, "") for name in names)
+        if launcher == "srun" and not os.environ.get("MASTER_ADDR"):
+            continue
         if rank.isdecimal() and size.isdecimal() and int(rank) < int(size):
             return int(rank), int(size), launcher
     return 0, 1, ""

@@ -562,9 +562,12 @@ if size > 1:
 @pytest.mark.parametrize("before", [["-m", "sacristan", "run"], []], ids=["captured", "three lines"])
 def test_tasks_of_a_script_are_one_run_or_a_run_each(slurm, lab, before):
     (lab / "train.py").write_text(CONNECTING)
-    assert "recording the first of 2 tasks of srun" in in_step(slurm, lab, *before, "train.py")
-    command = ["srun", "--partition=low", "--ntasks=2", "env", "SLURM_STEP_NUM_TASKS=1", sys.executable, *before]
-    done = run([*command, "train.py"], cwd=lab, env=slurm.env, stdout=PIPE, stderr=STDOUT, text=True)
+    env = {**slurm.env, "MASTER_ADDR": "127.0.0.1"}
+    step = ["srun", "--partition=low", "--ntasks=2"]
+    done = run([*step, sys.executable, *before, "train.py"], cwd=lab, env=env, stdout=PIPE, stderr=STDOUT, text=True)
+    assert "recording the first of 2 tasks of srun" in done.stdout
+    alone = [*step, "env", "SLURM_STEP_NUM_TASKS=1", sys.executable, *before, "train.py"]
+    done = run(alone, cwd=lab, env=env, stdout=PIPE, stderr=STDOUT, text=True)
     assert done.returncode == 0, done.stdout
     with open_store(lab / "my_runs") as store:
         values = [run.metric("loss").values.tolist() for run in store.find(sort="id")]
