@@ -462,6 +462,7 @@ def test_numbers_that_spawned_processes_log_are_in_the_record_of_the_script(tmp_
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_spawned_processes_of_a_run_without_a_record_reach_no_server_either(tmp_path):
     (tmp_path / "train.py").write_text(SPAWNED.replace("METHOD", "spawn"))
     command = [sys.executable, "-m", "sacristan", "run", "train.py"]
@@ -471,6 +472,7 @@ def test_spawned_processes_of_a_run_without_a_record_reach_no_server_either(tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events-0", "events-1", "train.py"]
 
 
+@pytest.mark.slow
 def test_spawning_without_a_guard_fails_as_under_python(tmp_path):
     text = "from torch.utils.tensorboard import SummaryWriter\nimport multiprocessing\n"
     text += "child = multiprocessing.get_context('spawn').Process(target=print)\nchild.start()\nchild.join()\n"

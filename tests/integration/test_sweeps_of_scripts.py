@@ -200,7 +200,7 @@ SummaryWriter("events").add_hparams({"use-amp": True}, {"val/acc": 1.0})
 """
 
 
-@pytest.mark.parametrize("script", [TRAIN, NAMED_AS_TYPED])
+@pytest.mark.parametrize("script", [TRAIN, pytest.param(NAMED_AS_TYPED, marks=pytest.mark.slow)])
 def test_a_flag_whose_absence_does_not_mean_false_fails_its_trial(swept, tmp_path, script):
     (tmp_path / "train.py").write_text(script)
     done = swept("train.py", "--over", "{use-amp: [true, false]}", *METRIC)

@@ -101,6 +101,7 @@ def finish(warm, launch, folder, trial=None, prune_at=None):
         return job.poll(), out.read().decode(), events
 
 
+@pytest.mark.slow
 def test_ended_processes_leave_no_descriptor_open(warm, write, tmp_path):
     launch = write("pass")
     finish(warm, launch, tmp_path)
