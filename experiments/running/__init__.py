@@ -429,7 +429,7 @@ def _printable(result: Any) -> Any:
 
 
 def _seed_torch_later(run: Run) -> None:
-    """Seed torch if the run imports it later; Sacred seeds only what is imported before. Stop when the run ends."""
+    """Seed torch if the run imports it later; Sacred seeds only modules imported before. Stop when it ends."""
     if "torch" in sys.modules:
         return
 

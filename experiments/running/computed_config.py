@@ -1,7 +1,7 @@
 """Compute the config of an experiment, once, before there is a run, with its aliases and the origin of each value.
 
 The phases are those of `sacred.initialize.create_run`, apart from the run, so that checks and aliases come in between.
-An alias is an entry at the root that stands for an ingredient's entry, such as `lr` for `optimizer.lr`.
+An alias is a short name at the root for an ingredient's entry, such as `lr` for `optimizer.lr`.
 """
 
 from __future__ import annotations

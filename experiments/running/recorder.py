@@ -169,7 +169,7 @@ class Recorder:
     # ------------------------------------------------------------------ heartbeats
 
     def beat(self, interval_s: float) -> None:
-        """Write what is new, and log errors; media that take longer than `interval_s` to encode wait."""
+        """Write new data and log errors; media that take longer than `interval_s` to encode are written later."""
         with self.lock:
             try:
                 self._send_heartbeat()

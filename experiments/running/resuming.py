@@ -165,7 +165,7 @@ def _note_origin(meta_info: dict[str, Any], state: Path) -> None:
 
 
 class _Criteria:
-    """What a recorded run must match to be resumed: `identity`, and the config apart from `ignored` entries."""
+    """What must be equal for a run to be resumed: `identity`, and the config apart from `ignored` entries."""
 
     def __init__(self, run: Any, ignored: Collection[str], legacy_defaults: Mapping[str, Any]) -> None:
         parent = run.meta_info.get("parent", os.environ.get(identity.PARENT_VARIABLE) or None)

@@ -79,7 +79,7 @@ class Capture:
     """Passes on what adapters tell to the run that is being recorded; without one, it is lost.
 
     All methods may be called at any time, from any thread, and raise nothing but what ends a trial of a sweep. `also`
-    are libraries that do their own work, too, although they would reach a server; see `lets`. `before_first_log` is
+    are libraries that also do their own work, even if that reaches a server; see `lets`. `before_first_log` is
     called before the first point, and `jobs` begins a run for each job that the script starts. A run of an experiment,
     which a library logs in as well, makes it a guest (`is_guest`). A module stands in for those in `stood_in`.
 
@@ -173,7 +173,7 @@ class Capture:
 
     @property
     def begins_no_runs(self) -> bool:
-        """Whether libraries log into the run of an experiment or of the parent process, and begin none."""
+        """Whether libraries log into an existing run, an experiment's or the parent process's, and start none."""
         return self.is_guest or self.is_child
 
     def lets(self, library: str) -> bool:

@@ -35,7 +35,7 @@ _SUMMARIES = ("min", "max", "mean", "first", "last", "best", "copy", "none")
 
 
 class MetricRule(NamedTuple):
-    """What `define_metric` says of a metric, or of all that begin like a name that ends with `*`.
+    """The rule that `define_metric` sets for a metric, or for all that match a name ending with `*`.
 
     `step_metric` is the metric whose value is the step; with `step_sync`, its last value where a row has none.
     `summary` says which values it keeps, empty for the last one; `goal` is `minimize`, `maximize` or None.
@@ -134,7 +134,7 @@ class History:
         *,
         overwrite: bool = False,
     ) -> MetricRule:
-        """Set the rule of a metric, or of all that begin like `val/*`; None keeps what was set, unless `overwrite`."""
+        """Set the rule of a metric, or of all that match `val/*`; None keeps the earlier value, unless `overwrite`."""
         if not isinstance(name, str) or not name or "*" in name[:-1]:
             raise ConfigError(f"define_metric: got the name {name!r}, expected a name, perhaps with a * at its end")
         kept = tuple(each.strip().lower() for each in (summary or "").split(",") if each.strip())
